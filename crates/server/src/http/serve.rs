@@ -30,7 +30,7 @@ const BUFFER: usize = 16 * 1024;
 /// The maximum number of concurrent requests of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 100;
 /// The maximum number of streams that a client may open and reset before they are served. Above it, the connection is closed.
-const MAX_RESETS: usize = 100;
+const MAX_RESETS: usize = 20;
 /// The maximum size of a request's header fields over HTTP/2, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
 /// How many bytes of all bodies of an HTTP/2 connection are buffered before they are read.
