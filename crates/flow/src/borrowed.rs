@@ -254,7 +254,9 @@ impl<'a> Usage<'a> {
         let Some(used) = used else { return Ok(()) };
         if let Some(stripes) = self.stripes {
             let share = stripes.share_of(view);
-            if share.is_some_and(|share| used.saturating_add(share).saturating_add(n) <= limit) || !self.close() {
+            if share.is_some_and(|share| used.saturating_add(share).saturating_add(n) <= limit)
+                || !self.close()
+            {
                 return Ok(());
             }
             let passed = |at: u64| self.passed_from((at + 1).saturating_sub(view.slots().into()));
@@ -267,10 +269,10 @@ impl<'a> Usage<'a> {
                 _ => Ok(()),
             };
         }
-        match used + n <= limit {
-            true => Ok(()),
-            false => Err(limit.checked_sub(n).map(|goal| self.look.fits_after(now, view, goal))),
+        if used + n <= limit {
+            return Ok(());
         }
+        Err(limit.checked_sub(n).map(|goal| self.look.fits_after(now, view, goal)))
     }
 }
 
@@ -308,8 +310,9 @@ mod loom_tests {
 
         fn pass(&self, now: Nanos) -> bool {
             self.borrowed.settle(&self.window, now);
-            let usage = |look| Usage::new(look, None, true);
-            let check = |look: Look<'_>| self.borrowed.with(usage(look), |usage| self.fits(usage, now));
+            let check = |look: Look<'_>| {
+                self.borrowed.with(Usage::new(look, None, true), |usage| self.fits(usage, now))
+            };
             self.window.pass_if(now, 1, check).is_ok()
         }
 

@@ -290,7 +290,8 @@ impl GateBuilder {
     pub fn build(self) -> Gate {
         let room = NodeBudget::new(self.layout, self.max_origins, self.max_origins_in_all);
         let timer = self.timer.unwrap_or_default();
-        let shared = Shared::new(timer, self.layout, self.max_priority_wait, room, self.sampled, self.striping);
+        let shared =
+            Shared::new(timer, self.layout, self.max_priority_wait, room, self.sampled, self.striping);
         Gate { table: Arc::new(Table::new(shared, self.max_resources)) }
     }
 }

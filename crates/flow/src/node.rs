@@ -14,7 +14,7 @@ use tidegate_core::{
 use crate::{
     borrowed::{Borrowed, Usage},
     rules::breaker::Stripe,
-    stripes::{Admitted, Place, Striping, Stripes, merged},
+    stripes::{Admitted, Place, Stripes, Striping, merged},
     sync::{Ordering, fence},
 };
 

@@ -54,18 +54,18 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
     if !rules.is_simple || !rules.breakers.iter().all(|breaker| breaker.is_closed()) {
         return Attempt::new(&Entry::with(resource, units, inbound), now, Some(rules)).run();
     }
-    let (place, inside) = match rules.far.and_then(|far| state.pass_both_far(now, units, inbound, far)) {
-        Some(places) => places,
-        None => {
-            let system = if inbound { &rules.system[..] } else { &[] };
-            admit_simply(resource, rules, system, units, now)
-                .map_err(|refusal| block(&Entry::with(resource, units, inbound), now, refusal, None))?;
-            let inside = match system {
-                [] => inbound.then(|| shared.inbound.pass(now, units, &shared.striping)),
-                _ => Some(Place::MAIN),
-            };
-            (Place::MAIN, inside)
-        }
+    let far = rules.far.and_then(|far| state.pass_both_far(now, units, inbound, far));
+    let (place, inside) = if let Some(places) = far {
+        places
+    } else {
+        let system = if inbound { &rules.system[..] } else { &[] };
+        admit_simply(resource, rules, system, units, now)
+            .map_err(|refusal| block(&Entry::with(resource, units, inbound), now, refusal, None))?;
+        let inside = match system {
+            [] => inbound.then(|| shared.inbound.pass(now, units, &shared.striping)),
+            _ => Some(Place::MAIN),
+        };
+        (Place::MAIN, inside)
     };
     rules.count_watched(units, now);
     let mut pass = Pass::new(now, units, place, inside);
@@ -88,7 +88,8 @@ fn admit_simply(
     if !system.is_empty() {
         system_lets(system, shared, units, now)?;
     }
-    let admitted = own.pass_if(now, units, |usage| own_fits(rules, &state.node, usage, now, units, shared))?;
+    let admitted =
+        own.pass_if(now, units, |usage| own_fits(rules, &state.node, usage, now, units, shared))?;
     if !system.is_empty() {
         let inside = shared.inbound.pass_if(now, units, |usage| system_fits(system, usage, units, now));
         inside.inspect_err(|_| own.take_back(units, admitted))?;

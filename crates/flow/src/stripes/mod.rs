@@ -209,8 +209,13 @@ impl Stripes {
         }
         let (stripe, shift) = (&self.each[at], self.shift());
         // `pass_far` admits half of its bound in flight.
-        let passed =
-            stripe.window.pass_far(now, n, bounds.half() >> shift, bounds.in_flight >> shift, &stripe.second)?;
+        let passed = stripe.window.pass_far(
+            now,
+            n,
+            bounds.half() >> shift,
+            bounds.in_flight >> shift,
+            &stripe.second,
+        )?;
         // Acquire: if a closing changed the count before this addition, its state is visible now.
         fence(Ordering::Acquire);
         if self.word.load(Ordering::Relaxed) != word {
@@ -227,7 +232,11 @@ impl Stripes {
         // AcqRel: publishes the closing with the change of each count, and a thread that sees it closed by another sees all units
         // that do not withdraw.
         let seen = self.word.load(Ordering::Acquire);
-        let seen = if seen == closed { closed } else { self.word.fetch_max(closed - CLOSED + CLOSING, Ordering::AcqRel) };
+        let seen = if seen == closed {
+            closed
+        } else {
+            self.word.fetch_max(closed - CLOSED + CLOSING, Ordering::AcqRel)
+        };
         if seen >= closed {
             return seen == closed;
         }
@@ -275,7 +284,8 @@ impl Stripes {
     #[cold]
     pub(crate) fn prepare(&self, main: &Window, borrowed: &Borrowed, now: Nanos, bounds: Bounds) {
         let word = self.word.load(Ordering::Acquire);
-        let is_ready = if word & STATE == OPEN { self.are_for(bounds) } else { word >> SHIFT >= now.get() / self.slot };
+        let is_ready =
+            if word & STATE == OPEN { self.are_for(bounds) } else { word >> SHIFT >= now.get() / self.slot };
         if is_ready {
             return;
         }

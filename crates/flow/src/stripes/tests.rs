@@ -121,6 +121,9 @@ fn the_shortest_time_and_the_seconds_are_those_of_all_stripes() {
     assert_eq!(r.node().min_rt(gate.now()), Some(Duration::from_millis(20)));
     let second = *r.node().seconds(gate.now()).last().unwrap();
     assert_eq!((second.counts.pass, second.counts.success), (3, 3));
-    assert_eq!((second.counts.rt, second.counts.min_rt), (Duration::from_millis(90), Some(Duration::from_millis(20))));
+    assert_eq!(
+        (second.counts.rt, second.counts.min_rt),
+        (Duration::from_millis(90), Some(Duration::from_millis(20)))
+    );
     assert_eq!(r.node().passed_last_second(Nanos::from_millis(START + 3_000)), Some(3));
 }

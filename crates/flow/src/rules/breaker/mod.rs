@@ -244,13 +244,14 @@ impl Breaker {
         }
     }
 
-    /// Counts a call that was not a probe, and opens the breaker if too many calls were bad.
-    #[inline]
+    /// As [`record_in`](Self::record_in), for a call without a stripe.
+    #[cfg(test)]
     pub(crate) fn record(&self, started: Nanos, now: Nanos, bad: bool, tell: Tell<'_>) {
         self.record_in(None, started, now, bad, tell);
     }
 
-    /// As [`record`](Self::record). A call with a stripe entered in a stripe of its resource.
+    /// Counts a call that was not a probe, and opens the breaker if too many calls were bad. A call has a stripe if it entered in
+    /// one of its resource.
     #[inline]
     pub(crate) fn record_in(
         &self,
@@ -373,6 +374,8 @@ fn named(state: u64) -> BreakerState {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod striped_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

@@ -37,7 +37,8 @@ fn many_threads_never_pass_a_limit_while_rules_are_reloaded() {
     let barrier = Barrier::new(THREADS);
     thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (gate, timer, r, inside, admitted, barrier) = (&gate, &timer, &r, &inside, &admitted, &barrier);
+            let (gate, timer, r, inside, admitted, barrier) =
+                (&gate, &timer, &r, &inside, &admitted, &barrier);
             let (passed, in_stripes) = (&passed, &in_stripes);
             scope.spawn(move || {
                 set_thread_number(thread);
@@ -114,14 +115,18 @@ fn calls_in_flight_in_stripes_never_exceed_their_bound() {
         timer.advance(Duration::from_millis(100));
         thread::scope(|scope| {
             for thread in 0..THREADS {
-                let (r, inside, most, in_stripes, left, leave) = (&r, &inside, &most, &in_stripes, &left, &leave);
+                let (r, inside, most, in_stripes, left, leave) =
+                    (&r, &inside, &most, &in_stripes, &left, &leave);
                 scope.spawn(move || {
                     set_thread_number(thread);
                     // Some rounds fill the bound, and others leave most of it free.
                     for call in 0..if round % 4 == 3 { 60 } else { 6 } {
                         let units = 1 + call % 4;
                         if let Ok(guard) = r.entry().count(units as u32).enter_owned() {
-                            most.fetch_max(inside.fetch_add(units, Ordering::SeqCst) + units, Ordering::SeqCst);
+                            most.fetch_max(
+                                inside.fetch_add(units, Ordering::SeqCst) + units,
+                                Ordering::SeqCst,
+                            );
                             let striped = r.node().stripes().unwrap().in_flight();
                             in_stripes.fetch_add(u64::from(striped > 0), Ordering::Relaxed);
                             left.lock().unwrap().push((guard, units));
