@@ -226,7 +226,8 @@ impl GateBuilder {
         Ok(Self { layout, ..self })
     }
 
-    /// Limits how many resources have statistics of their own, about 4 KiB each. Default: 100,000.
+    /// Limits how many resources have statistics of their own, about 4 KiB each. Default: 100,000. With several processors, up
+    /// to 1,000 resources that have ever had more than 100,000 units in a second take up to 32 KiB more.
     ///
     /// Beyond that limit, a resource that a loaded rule names still gets its own statistics, even through handles
     /// created before the rule was loaded. All others share the statistics of one resource named

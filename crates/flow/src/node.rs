@@ -45,7 +45,7 @@ impl Bounds {
 
     /// Whether a call of `n` units is small beside the bounds. An entry of zero units is not a call.
     #[inline]
-    const fn are_far(self, n: u32) -> bool {
+    pub(crate) const fn are_far(self, n: u32) -> bool {
         n > 0 && n as u64 <= self.passed / FAR && n as u64 <= self.in_flight / FAR
     }
 }
@@ -104,8 +104,9 @@ impl Node {
 
     #[cold]
     fn stripe_if_busy(&self, now: Nanos, striping: &Striping) {
-        if let Some(stripes) = striping.stripes_for(&self.window, now) {
-            let _ = self.stripes.set(Box::new(stripes));
+        let Some(stripes) = striping.stripes_for(&self.window, now) else { return };
+        if self.stripes.set(Box::new(stripes)).is_err() {
+            striping.give_back(); // Another thread was faster.
         }
     }
 

@@ -85,7 +85,8 @@ impl State {
         inbound: bool,
         far: Far,
     ) -> Option<(Place, Option<Place>)> {
-        let in_all = if inbound { Some(far.inbound?) } else { None };
+        // Near bounds are seen before anything is taken.
+        let in_all = if inbound { Some(far.inbound.filter(|bounds| bounds.are_far(units))?) } else { None };
         let shared = &*self.shared;
         let own = self.node.pass_far(now, units, far.own, &self.second, &shared.striping)?;
         let Some(bounds) = in_all else { return Some((own.place, None)) };

@@ -59,7 +59,7 @@ const MOST: usize = 8;
 /// Units a second from which a node is busy. Two threads that meet on a count wait about 60 ns for its cache line, and an entry
 /// changes about five such lines: at 100,000 units a second that is 3 % of a processor's time.
 const BUSY: u64 = 100_000;
-/// How many nodes of a gate may have stripes. Each takes up to 40 KiB.
+/// How many nodes of a gate may have stripes. Each takes up to 32 KiB.
 const STRIPED_NODES: usize = 1_000;
 
 const OPEN: u64 = 0;
@@ -100,6 +100,11 @@ impl Striping {
         let one_less = |left: usize| left.checked_sub(1);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok()?;
         Some(Stripes::new(layout, self.stripes))
+    }
+
+    /// Gives back the place of stripes that are not used.
+    pub(crate) fn give_back(&self) {
+        self.left.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -100,8 +100,11 @@ fn the_most_in_flight_of_a_slot_counts_those_inside_idle_stripes() {
     timer.advance(Duration::from_millis(300));
     set_thread_number(1);
     let one = r.enter().unwrap();
-    let newest = *r.node().slots(gate.now()).last().unwrap();
-    assert_eq!((newest.counts.pass, newest.counts.max_in_flight), (1, 6));
+    // A later slot, so that the idle stripe has none for the one entry.
+    timer.advance(Duration::from_millis(200));
+    let slots = r.node().slots(gate.now());
+    let last = slots.iter().rfind(|slot| slot.counts.pass == 1).unwrap();
+    assert_eq!(last.counts.max_in_flight, 6);
     assert_eq!(r.node().counts(gate.now()).max_in_flight, 6);
     assert_eq!(r.node().seconds(gate.now()).last().unwrap().counts.max_in_flight, 6);
     drop((idle, one));
@@ -126,4 +129,81 @@ fn the_shortest_time_and_the_seconds_are_those_of_all_stripes() {
         (Duration::from_millis(90), Some(Duration::from_millis(20)))
     );
     assert_eq!(r.node().passed_last_second(Nanos::from_millis(START + 3_000)), Some(3));
+}
+
+/// Fills stripes under high limits.
+fn filled(rules: Rules) -> (Gate, Arc<ManualTimer>, Resource, Vec<OwnedGuard>) {
+    let (gate, timer, r) = striped(4, rules);
+    open(&gate, &timer, &r);
+    let mut inside = Vec::new();
+    for call in 0..800 {
+        set_thread_number(call % 4);
+        inside.push(r.entry().inbound().enter_owned().unwrap());
+    }
+    assert_eq!(r.node().stripes().unwrap().in_flight(), 800);
+    (gate, timer, r, inside)
+}
+
+#[test]
+fn lower_limits_count_the_units_that_stripes_hold() {
+    let high = || limits(10_000, 10_000, 10_000);
+    for low in [limits(700, 10_000, 10_000), limits(10_000, 700, 10_000), limits(10_000, 10_000, 700)] {
+        let (gate, timer, r, inside) = filled(high());
+        gate.load(low).unwrap();
+        // In later slots, too, in which stripes may open.
+        for step in 0..5 {
+            set_thread_number(step);
+            assert!((0..10).all(|_| r.entry().inbound().enter().is_err()), "{:?}", gate.rules());
+            timer.advance(Duration::from_millis(100));
+        }
+        drop(inside);
+    }
+}
+
+#[test]
+fn an_entry_that_no_rule_checks_closes_the_stripes_when_it_needs_more_than_half() {
+    let (_gate, _timer, r, inside) = filled(limits(10_000, 10_000, 10_000));
+    let stripes = r.node().stripes().unwrap();
+    let is_open = || stripes.word.load(Ordering::Relaxed) & STATE == OPEN;
+    let now = Nanos::from_millis(START + 300);
+    // The three entries before the stripes opened are in the main window.
+    r.node().pass_now(now, 4_990);
+    assert!(is_open());
+    r.node().pass_now(now, 20);
+    assert!(!is_open());
+    drop(inside);
+}
+
+#[test]
+fn a_reservation_closes_the_stripes_until_nothing_is_borrowed() {
+    let (gate, timer, r, inside) = filled(limits(10_000, 10_000, 10_000));
+    let stripes = r.node().stripes().unwrap();
+    let is_open = || stripes.word.load(Ordering::Relaxed) & STATE == OPEN;
+    let slot = gate.now().get() / 100_000_000 + 3;
+    assert!(r.node().reserve(gate.now(), slot, 5, |_| Ok::<(), ()>(())).is_ok());
+    for _ in 0..2 {
+        assert!(!is_open());
+        timer.advance(Duration::from_millis(100));
+        drop(r.entry().inbound().enter().unwrap());
+    }
+    // The units count in their slot, and an entry in a later slot opens the stripes.
+    for _ in 0..3 {
+        timer.advance(Duration::from_millis(100));
+        drop(r.entry().inbound().enter().unwrap());
+    }
+    assert!(is_open());
+    drop(inside);
+}
+
+#[test]
+fn a_gate_stripes_a_bounded_number_of_nodes() {
+    let striping = Striping { left: AtomicUsize::new(1), ..Striping::new(2, 10) };
+    let window = Window::new(Layout::second());
+    assert!(striping.stripes_for(&window, Nanos::ZERO).is_none(), "it is not busy");
+    window.pass(Nanos::ZERO, 11);
+    assert!(striping.stripes_for(&window, Nanos::ZERO).is_some());
+    assert!(striping.stripes_for(&window, Nanos::ZERO).is_none());
+    striping.give_back();
+    assert!(striping.stripes_for(&window, Nanos::ZERO).is_some());
+    assert!(Striping::new(1, 0).stripes_for(&window, Nanos::ZERO).is_none(), "one processor");
 }
