@@ -163,11 +163,12 @@ impl Node {
                 }
                 return Place::MAIN;
             }
-            self.window.take_back(n, passed);
+            self.take_back(n, Admitted { passed, place: Place::MAIN });
         }
         self.pass_striped(now, n)
     }
 
+    #[inline(never)]
     fn pass_striped(&self, now: Nanos, n: u32) -> Place {
         let now = self.window.turn(now);
         if let Some(stripes) = self.stripes()
@@ -187,6 +188,7 @@ impl Node {
     }
 
     /// Admits `n` units in the main window without a check.
+    #[cold]
     pub(crate) fn pass_now(&self, now: Nanos, n: u32) -> Place {
         let Ok(admitted) = self.pass_if(now, n, |_| Ok::<(), std::convert::Infallible>(()));
         admitted.place
@@ -206,44 +208,57 @@ impl Node {
         if !bounds.are_far(n) {
             return None;
         }
-        let (mut now, mut passed, stripes) = (now, bounds.passed, self.stripes());
-        if let Some(stripes) = stripes {
-            now = self.window.turn(now);
-            if let Some(admitted) = stripes.pass(now, n, bounds) {
-                return Some(admitted);
-            }
-            self.prepare(stripes, now, bounds);
-            // The other half belongs to the stripes.
-            passed = bounds.half();
+        if let Some(stripes) = self.stripes() {
+            return self.pass_far_striped(stripes, now, n, bounds, headroom);
         }
-        let passed = self.window.pass_far(now, n, passed, bounds.in_flight, headroom)?;
-        let admitted = Admitted { passed, place: Place::MAIN };
+        let passed = self.window.pass_far(now, n, bounds.passed, bounds.in_flight, headroom)?;
         // Acquire: read after the addition. A reservation marks the count that the addition changes, and so does whoever opens
-        // stripes. A reservation, and stripes or bounds, that came before the mark are visible here. A later mark sees the
-        // addition.
+        // stripes. A reservation or stripes that came before the mark are visible here. A later mark sees the addition.
         fence(Ordering::Acquire);
-        let is_alone = match self.stripes() {
-            None => true,
-            Some(now) => stripes.is_some() && now.are_for(bounds),
-        };
-        if self.borrowed.is_any() || !is_alone {
-            // An addition alone does not see borrowed units, nor those of stripes with other bounds.
-            self.take_back(n, admitted);
+        if self.borrowed.is_any() || self.stripes().is_some() {
+            // An addition alone does not see borrowed units, nor those of stripes.
+            self.take_back(n, Admitted { passed, place: Place::MAIN });
             return None;
         }
-        if is_time_to_look(passed.before(), n) && stripes.is_none() {
+        if is_time_to_look(passed.before(), n) {
             self.stripe_if_busy(now, striping);
         }
-        Some(admitted)
+        Some(Admitted { passed, place: Place::MAIN })
+    }
+
+    /// [`pass_far`](Self::pass_far) of a busy node. It is not inlined, so that quiet nodes do not pay for it.
+    #[inline(never)]
+    fn pass_far_striped(
+        &self,
+        stripes: &Stripes,
+        now: Nanos,
+        n: u32,
+        bounds: Bounds,
+        headroom: &Headroom,
+    ) -> Option<Admitted> {
+        let now = self.window.turn(now);
+        if let Some(admitted) = stripes.pass(now, n, bounds) {
+            return Some(admitted);
+        }
+        self.prepare(stripes, now, bounds);
+        // The other half belongs to the stripes.
+        let passed = self.window.pass_far(now, n, bounds.half(), bounds.in_flight, headroom)?;
+        // Acquire: as in `pass_far`.
+        fence(Ordering::Acquire);
+        if self.borrowed.is_any() || !stripes.are_for(bounds) {
+            self.window.take_back(n, passed);
+            return None;
+        }
+        Some(Admitted { passed, place: Place::MAIN })
     }
 
     /// Takes back what was admitted, because another limit refused the same call: see [`Window::take_back`].
+    #[cold]
     pub(crate) fn take_back(&self, n: u32, Admitted { passed, place }: Admitted) {
         self.at(place).take_back(n, passed);
     }
 
     /// Returns the window of a place.
-    #[inline]
     fn at(&self, place: Place) -> &Window {
         self.stripes().and_then(|stripes| stripes.at(place)).unwrap_or(&self.window)
     }
@@ -258,18 +273,23 @@ impl Node {
     /// Ends a call of `n` units in the window in which it entered: see [`Window::complete`].
     #[inline]
     pub(crate) fn complete(&self, place: Place, now: Nanos, n: u32, rt: Nanos, failed: bool) {
-        self.at(place).complete(self.in_stripe(place, now), n, rt, failed);
+        if place == Place::MAIN {
+            self.window.complete(now, n, rt, failed);
+        } else {
+            self.complete_in_stripe(place, now, n, rt, failed);
+        }
+    }
+
+    #[inline(never)]
+    fn complete_in_stripe(&self, place: Place, now: Nanos, n: u32, rt: Nanos, failed: bool) {
+        // The main window knows the newest slot of all windows.
+        self.at(place).complete(self.window.turn(now), n, rt, failed);
     }
 
     /// Ends a call of `n` units that was abandoned: see [`Window::abandon`].
+    #[cold]
     pub(crate) fn abandon(&self, place: Place, now: Nanos, n: u32, rt: Nanos) {
-        self.at(place).abandon(self.in_stripe(place, now), n, rt);
-    }
-
-    /// Returns the time at which to count in a window. The main window knows the newest slot of all windows.
-    #[inline]
-    fn in_stripe(&self, place: Place, now: Nanos) -> Nanos {
-        if place == Place::MAIN { now } else { self.window.turn(now) }
+        self.at(place).abandon(self.window.turn(now), n, rt);
     }
 
     /// Counts `n` of an event that is not a pass.

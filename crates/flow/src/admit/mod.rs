@@ -27,10 +27,11 @@ pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Res
     let shared = &*state.shared;
     let now = shared.timer.now();
     let place = match state.kind() {
-        Kind::None => state.node.pass(now, units, &shared.striping),
-        Kind::Plain if let Some(place) = state.pass_far(now, units, inbound) => place,
-        _ => return admit_by_rules(resource, units, inbound, now),
+        Kind::None => Some(state.node.pass(now, units, &shared.striping)),
+        Kind::Plain => state.pass_far(now, units, inbound),
+        Kind::Any => None,
     };
+    let Some(place) = place else { return admit_by_rules(resource, units, inbound, now) };
     let inside = inbound.then(|| shared.inbound.pass(now, units, &shared.striping));
     Ok(Pass::new(now, units, place, inside))
 }

@@ -265,21 +265,20 @@ impl Breaker {
         if state & TAG != CLOSED || started.get() < state >> SHIFT {
             return; // The call is older than the closed state. Only calls of the closed state, and probes, count.
         }
-        let newest = self.turn_to(now);
-        if bad || !stripe.is_some_and(|stripe| self.count_good(stripe, newest)) {
+        self.calls.turn_to(now);
+        if bad || !stripe.is_some_and(|stripe| self.count_good(stripe, now)) {
             self.calls.add(TOTAL, 1);
         }
         if bad {
             self.calls.add(BAD, 1);
             self.striped.part();
         }
-        if self.is_over(newest) {
+        if self.is_over(now) {
             self.trip(state, now, tell);
         }
     }
 
     /// Returns `now`, or the start of the newest slot if that is later.
-    #[inline]
     fn turn_to(&self, now: Nanos) -> Nanos {
         let newest = self.calls.turn_to(now).slot() * self.calls.layout().slot_nanos();
         now.max(Nanos::new(newest))
@@ -287,12 +286,12 @@ impl Breaker {
 
     /// Counts a good call in its stripe, if nothing bad is in view. Otherwise every call adds the stripes up, which costs less if
     /// they rest.
-    #[inline]
-    fn count_good(&self, stripe: Stripe, newest: Nanos) -> bool {
+    #[inline(never)]
+    fn count_good(&self, stripe: Stripe, now: Nanos) -> bool {
         if self.in_view(BAD, &self.bad) > 0 {
             return false;
         }
-        let is_counted = self.striped.count(stripe.at, newest);
+        let is_counted = self.striped.count(stripe.at, self.turn_to(now));
         if !is_counted {
             self.striped.make(stripe.of, self.calls.layout(), || {
                 self.calls.add(BAD, 0);
@@ -312,7 +311,7 @@ impl Breaker {
     }
 
     #[inline]
-    fn is_over(&self, newest: Nanos) -> bool {
+    fn is_over(&self, now: Nanos) -> bool {
         // Read the bad calls first. A call that ends in between makes the share too low, but then evaluates it again
         // itself.
         let bad = self.in_view(BAD, &self.bad);
@@ -321,7 +320,7 @@ impl Breaker {
         }
         // See the documentation of `striped`.
         fence(Ordering::SeqCst);
-        let total = self.in_view(TOTAL, &self.total) + self.striped.in_view(newest);
+        let total = self.in_view(TOTAL, &self.total) + self.striped.in_view(|| self.turn_to(now));
         if total < self.rule.min_calls.into() {
             return false;
         }

@@ -84,8 +84,13 @@ impl StripedCalls {
         }
     }
 
-    /// Returns how many calls in all stripes are in view at `now`.
-    pub(super) fn in_view(&self, now: Nanos) -> u64 {
+    /// Returns how many calls in all stripes are in view at a time, which is asked for if there are any.
+    #[inline]
+    pub(super) fn in_view(&self, now: impl FnOnce() -> Nanos) -> u64 {
+        if self.made.get().is_none() {
+            return 0;
+        }
+        let now = now();
         self.each()
             .map(|calls| {
                 calls.ring.turn_to(now);

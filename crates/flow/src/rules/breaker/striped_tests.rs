@@ -55,7 +55,7 @@ fn good_calls_count_in_stripes_while_nothing_bad_is_in_view() {
     let record = |at, bad, ms| {
         let now = Nanos::from_millis(ms);
         breaker.record_in(Some(Stripe { at, of: 2 }), now, now, bad, &quiet);
-        breaker.striped.in_view(now)
+        breaker.striped.in_view(|| now)
     };
     assert_eq!(record(0, false, 0), 0, "the first one makes the stripes");
     assert_eq!((record(0, false, 0), record(1, false, 0)), (1, 2));
