@@ -281,7 +281,7 @@ impl GateBuilder {
     }
 
     /// Sets which nodes have stripes. Default: busy ones, if there are several processors.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn striping(self, striping: Striping) -> Self {
         Self { striping, ..self }
     }
