@@ -8,6 +8,7 @@
 //!   compare-and-swap and reads `total` again.
 //! - When a slot begins, its units are added to the count before `total` falls. A concurrent reader may see them twice
 //!   but never misses them.
+//! - The stripes of a busy node are closed before a reservation, and stay closed while anything is borrowed.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,10 @@ use tidegate_core::{
     stats::{Event, Look, Trailing, View, Window},
 };
 
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
+use crate::{
+    stripes::Stripes,
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError},
+};
 
 /// The units borrowed from one node.
 #[derive(Debug, Default)]
@@ -34,11 +38,14 @@ pub(crate) struct Slots(BTreeMap<u64, u64>);
 #[derive(Clone, Copy)]
 pub(crate) struct Usage<'a> {
     look: Look<'a>,
+    stripes: Option<&'a Stripes>,
     lent: Option<&'a Slots>,
     /// The slot in which the requested units would pass.
     slot: u64,
     /// Skips rules from whose later slots the call may borrow.
     may_borrow: bool,
+    /// Whether the units are admitted if they fit. Stripes must then be closed before their units are added up.
+    admits: bool,
 }
 
 impl Borrowed {
@@ -59,15 +66,14 @@ impl Borrowed {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `then` on a view of the window together with its borrowed units.
+    /// Runs `then` on a usage of the window together with its borrowed units.
     #[inline]
-    pub(crate) fn with<T>(&self, look: Look<'_>, may_borrow: bool, then: impl FnOnce(Usage<'_>) -> T) -> T {
-        let slot = look.slot();
+    pub(crate) fn with<T>(&self, usage: Usage<'_>, then: impl FnOnce(Usage<'_>) -> T) -> T {
         if !self.is_any() {
-            return then(Usage { look, lent: None, slot, may_borrow });
+            return then(usage);
         }
         let lent = self.lock();
-        then(Usage { look, lent: Some(&lent), slot, may_borrow })
+        then(Usage { lent: Some(&lent), ..usage })
     }
 
     /// Reserves `n` units in one atomic step if `check` agrees: in `slot`, or in the window's newest slot if that is
@@ -75,9 +81,10 @@ impl Borrowed {
     ///
     /// # Errors
     /// The error of `check`.
-    pub(crate) fn reserve<E>(
+    pub(crate) fn reserve<'s, E>(
         &self,
         window: &Window,
+        stripes: impl Fn() -> Option<&'s Stripes>,
         now: Nanos,
         slot: u64,
         n: u32,
@@ -87,7 +94,11 @@ impl Borrowed {
         loop {
             let look = window.look_now(now);
             let slot = slot.max(look.slot());
-            check(Usage { look, lent: Some(&slots), slot, may_borrow: false })?;
+            let usage = Usage { lent: Some(&slots), slot, ..Usage::new(look, stripes(), true) };
+            if !usage.close() {
+                continue; // The window has turned.
+            }
+            check(usage)?;
             slots.add(slot, n.into());
             // Relaxed: the mark publishes it.
             self.total.fetch_add(n.into(), Ordering::Relaxed);
@@ -153,13 +164,13 @@ impl Slots {
 
     /// Whether `n` more units that pass in slot `at` stay within `limit` in every view that contains that slot. `None`
     /// if the window has moved to a newer slot meanwhile.
-    fn fits(&self, look: Look<'_>, view: View, limit: u64, n: u64, at: u64) -> Option<bool> {
+    fn fits(&self, usage: &Usage<'_>, view: View, limit: u64, n: u64, at: u64) -> Option<bool> {
         let span = u64::from(view.slots());
         let later = self.0.range(at + 1..at.saturating_add(span)).map(|(&slot, _)| slot);
         for newest in std::iter::once(at).chain(later) {
             let oldest = (newest + 1).saturating_sub(span);
             let borrowed: u64 = self.0.range(oldest..=newest).map(|(_, units)| units).sum();
-            if look.passed_from(oldest)? + borrowed + n > limit {
+            if usage.passed_from(oldest)? + borrowed + n > limit {
                 return Some(false);
             }
         }
@@ -167,17 +178,50 @@ impl Slots {
     }
 }
 
-impl Usage<'_> {
+impl<'a> Usage<'a> {
+    /// The usage of a window and its stripes without borrowed units. `admits` means that units are added to the window if they
+    /// fit.
+    #[inline]
+    pub(crate) const fn new(look: Look<'a>, stripes: Option<&'a Stripes>, admits: bool) -> Self {
+        Self { look, stripes, lent: None, slot: look.slot(), may_borrow: false, admits }
+    }
+
+    #[inline]
+    pub(crate) const fn that_may_borrow(self) -> Self {
+        Self { may_borrow: true, ..self }
+    }
+
     /// Whether the call may borrow from later slots if there is no room now.
     #[inline]
     pub(crate) const fn may_borrow(&self) -> bool {
         self.may_borrow
     }
 
-    /// Returns the units in flight plus the borrowed units, which will be in flight when their slot begins.
+    /// Closes the stripes before their units are added up. False if the window has turned: then the admission fails, whatever
+    /// the check returns.
+    fn close(&self) -> bool {
+        !self.admits || self.stripes.is_none_or(|stripes| stripes.close(self.look.slot()))
+    }
+
+    /// Returns the units that passed in the slots from number `oldest` on. `None` if the window has turned.
+    fn passed_from(&self, oldest: u64) -> Option<u64> {
+        let newest = self.look.slot();
+        let main = self.look.passed_from(oldest)?;
+        match self.stripes {
+            Some(stripes) if oldest <= newest => Some(main + stripes.passed_within(oldest, newest)?),
+            _ => Some(main),
+        }
+    }
+
+    /// Whether `n` more units in flight stay within `limit`, together with the borrowed units, which will be in flight when
+    /// their slot begins.
     #[inline]
-    pub(crate) fn in_flight(&self) -> u64 {
-        self.look.in_flight() + self.lent.map_or(0, Slots::total)
+    pub(crate) fn in_flight_fits(&self, n: u32, limit: u64) -> bool {
+        let with = self.look.in_flight() + self.lent.map_or(0, Slots::total) + u64::from(n);
+        let Some(stripes) = self.stripes else { return with <= limit };
+        with.saturating_add(stripes.share_in_flight()) <= limit
+            || !self.close()
+            || with + stripes.in_flight() <= limit
     }
 
     /// Checks that `n` more units stay within `limit`. `each` means that the position cached in `trailing` may belong
@@ -195,22 +239,40 @@ impl Usage<'_> {
         (now, slot_nanos): (Nanos, u64),
     ) -> Result<(), Option<std::time::Duration>> {
         let (n, view) = (u64::from(n), trailing.view());
+        let until = |slot: u64| Nanos::new(slot * slot_nanos).saturating_since(now).into();
         if let Some(lent) = self.lent {
             // The window has moved to a newer slot: this attempt fails its compare-and-swap, and the retry decides.
-            if lent.fits(self.look, view, limit, n, self.slot).unwrap_or(true) {
+            if !self.close() || lent.fits(self, view, limit, n, self.slot).unwrap_or(true) {
                 return Ok(());
             }
             let last = self.slot.saturating_add(2 * u64::from(view.slots()));
-            let fits = |at: &u64| lent.fits(self.look, view, limit, n, *at).unwrap_or(false);
+            let fits = |at: &u64| lent.fits(self, view, limit, n, *at).unwrap_or(false);
             let first = (self.slot + 1..=last).find(fits);
-            return Err(first.map(|slot| Nanos::new(slot * slot_nanos).saturating_since(now).into()));
+            return Err(first.map(until));
         }
         let used = if each { self.look.passed_in(view) } else { self.look.passed(trailing) };
-        match used {
-            None => Ok(()),
-            Some(used) if used + n <= limit => Ok(()),
-            Some(_) => Err(limit.checked_sub(n).map(|goal| self.look.fits_after(now, view, goal))),
+        let Some(used) = used else { return Ok(()) };
+        if let Some(stripes) = self.stripes {
+            let share = stripes.share_of(view);
+            if share.is_some_and(|share| used.saturating_add(share).saturating_add(n) <= limit)
+                || !self.close()
+            {
+                return Ok(());
+            }
+            let passed = |at: u64| self.passed_from((at + 1).saturating_sub(view.slots().into()));
+            return match passed(self.slot) {
+                Some(used) if used + n > limit => Err(limit.checked_sub(n).map(|goal| {
+                    let last = self.slot + u64::from(view.slots());
+                    let is_free = |at: &u64| passed(*at).is_some_and(|used| used <= goal);
+                    until((self.slot + 1..last).find(is_free).unwrap_or(last))
+                })),
+                _ => Ok(()),
+            };
         }
+        if used + n <= limit {
+            return Ok(());
+        }
+        Err(limit.checked_sub(n).map(|goal| self.look.fits_after(now, view, goal)))
     }
 }
 
@@ -248,12 +310,14 @@ mod loom_tests {
 
         fn pass(&self, now: Nanos) -> bool {
             self.borrowed.settle(&self.window, now);
-            let check = |look: Look<'_>| self.borrowed.with(look, false, |usage| self.fits(usage, now));
+            let check = |look: Look<'_>| {
+                self.borrowed.with(Usage::new(look, None, true), |usage| self.fits(usage, now))
+            };
             self.window.pass_if(now, 1, check).is_ok()
         }
 
         fn reserve(&self, now: Nanos, slot: u64) -> bool {
-            self.borrowed.reserve(&self.window, now, slot, 1, |usage| self.fits(usage, now)).is_ok()
+            self.borrowed.reserve(&self.window, || None, now, slot, 1, |usage| self.fits(usage, now)).is_ok()
         }
     }
 

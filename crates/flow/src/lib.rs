@@ -62,6 +62,7 @@ mod shared;
 mod signals;
 pub mod sources;
 mod state;
+mod stripes;
 mod sync;
 mod table;
 mod timer;

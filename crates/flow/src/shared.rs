@@ -17,6 +17,7 @@ use crate::{
     node::Node,
     rules::{Loaded, StateChange},
     sample::SystemSample,
+    stripes::Striping,
     timer::GateTimer,
 };
 
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) inbound: Node,
     pub(crate) inbound_second: Headroom,
     pub(crate) sample: Arc<SystemSample>,
+    /// Which nodes have stripes.
+    pub(crate) striping: Striping,
     /// The thread that updates `sample`, if the gate runs one.
     _watch: Option<MachineWatch>,
     has_warned: AtomicBool,
@@ -60,6 +63,7 @@ impl Shared {
         max_priority_wait: Duration,
         room: NodeBudget,
         sample: Sampled,
+        striping: Striping,
     ) -> Self {
         let Sampled { sample, watch } = sample;
         Self {
@@ -69,6 +73,7 @@ impl Shared {
             inbound: Node::new(layout),
             inbound_second: Headroom::new(second(layout)),
             sample,
+            striping,
             _watch: watch,
             has_warned: AtomicBool::new(false),
             loaded: Loaded::default(),

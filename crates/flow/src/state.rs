@@ -14,6 +14,7 @@ use crate::{
     node::{Bounds, Node},
     rules::RuleSet,
     shared::{Shared, second},
+    stripes::Place,
 };
 
 /// The state that a gate keeps for one resource.
@@ -62,31 +63,38 @@ impl State {
         if stamp >> 2 == self.shared.loaded.version() { Kind::of(stamp) } else { self.renew(compile) }
     }
 
-    /// Admits units that plain rules certainly admit. False means nothing: check the rules.
+    /// Admits units that plain rules certainly admit, and returns where. `None` means nothing: check the rules.
     #[inline]
-    pub(crate) fn pass_far(&self, now: Nanos, units: u32, inbound: bool) -> bool {
+    pub(crate) fn pass_far(&self, now: Nanos, units: u32, inbound: bool) -> Option<Place> {
         // Acquire: the word belongs to the rules whose stamp was read, or to newer rules if those are plain, too.
         let word = self.limit.load(Ordering::Acquire);
         let bounds = Bounds { passed: word >> 1, ..Bounds::NONE };
-        !(inbound && word & 1 == 1) && self.node.pass_far(now, units, bounds, &self.second).is_some()
+        if inbound && word & 1 == 1 {
+            return None;
+        }
+        Some(self.node.pass_far(now, units, bounds, &self.second, &self.shared.striping)?.place)
     }
 
-    /// Admits units whose rules keep to `far`, in the resource's window and, if they are inbound, in the inbound one. False
-    /// means nothing: check the rules.
+    /// Admits units whose rules keep to `far`, in the resource's window and, if they are inbound, in the inbound one. Returns
+    /// where in each. `None` means nothing: check the rules.
     #[inline]
-    pub(crate) fn pass_both_far(&self, now: Nanos, units: u32, inbound: bool, far: Far) -> bool {
-        let in_all = match far.inbound {
-            _ if !inbound => None,
-            Some(bounds) => Some(bounds),
-            None => return false,
-        };
-        let Some(passed) = self.node.pass_far(now, units, far.own, &self.second) else { return false };
-        let Some(bounds) = in_all else { return true };
-        let inside = self.shared.inbound.pass_far(now, units, bounds, &self.shared.inbound_second);
+    pub(crate) fn pass_both_far(
+        &self,
+        now: Nanos,
+        units: u32,
+        inbound: bool,
+        far: Far,
+    ) -> Option<(Place, Option<Place>)> {
+        // Near bounds are seen before anything is taken.
+        let in_all = if inbound { Some(far.inbound.filter(|bounds| bounds.are_far(units))?) } else { None };
+        let shared = &*self.shared;
+        let own = self.node.pass_far(now, units, far.own, &self.second, &shared.striping)?;
+        let Some(bounds) = in_all else { return Some((own.place, None)) };
+        let inside = shared.inbound.pass_far(now, units, bounds, &shared.inbound_second, &shared.striping);
         if inside.is_none() {
-            self.node.window().take_back(units, passed);
+            self.node.take_back(units, own);
         }
-        inside.is_some()
+        Some((own.place, Some(inside?.place)))
     }
 
     #[inline]

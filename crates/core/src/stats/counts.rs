@@ -58,7 +58,9 @@ impl Counts {
         Self { pass, block, success, exception, occupied, rt, min_rt, max_in_flight }
     }
 
-    pub(super) fn and(self, other: Self) -> Self {
+    /// The sums of both, with the shorter of the shortest response times, and the higher maximum in flight.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
         Self {
             pass: self.pass + other.pass,
             block: self.block + other.block,

@@ -66,12 +66,21 @@ impl Window {
         }
     }
 
+    /// Begins the slot of `now` if it is newer than the newest slot. Returns `now`, or the start of the newest slot if `now` is
+    /// older than that.
+    #[inline]
+    pub fn turn(&self, now: Nanos) -> Nanos {
+        let head = self.turn_to(now);
+        now.max(Nanos::new(head.slot() * self.layout().slot_nanos()))
+    }
+
     /// Admits `n` units at `now`: they are in flight until [`complete`](Self::complete).
     #[inline]
-    pub fn pass(&self, now: Nanos, n: u32) {
+    pub fn pass(&self, now: Nanos, n: u32) -> Passed {
         self.turn_to(now);
         let before = self.ring.add(Event::Pass as usize, n);
         self.note_in_flight(before, n.into());
+        Passed(before)
     }
 
     /// Admits `n` units at `now` if `check` agrees, in one atomic step: they are added to exactly what `check` saw. `check`
@@ -146,6 +155,19 @@ impl Window {
     #[must_use]
     pub fn mark(&self, look: Look<'_>) -> bool {
         self.ring.mark(Event::Pass as usize, look.passed)
+    }
+
+    /// Separates the units that pass before this call from those that pass after it: this thread sees the former, and a thread
+    /// that adds one of the latter and then issues an `Acquire` fence sees what this thread did before the call.
+    pub fn part_passes(&self) {
+        self.ring.add(Event::Pass as usize, 0);
+    }
+
+    /// The units that passed in the slots from number `oldest` to number `newest`. `None` if there is a slot after `newest`, or
+    /// if `oldest` is no longer known.
+    #[must_use]
+    pub fn passed_within(&self, oldest: u64, newest: u64) -> Option<u64> {
+        self.ring.grown_within(Event::Pass as usize, oldest, newest)
     }
 
     /// Takes back what [`pass_if`](Self::pass_if) admitted, because another limit refused the same call. If its slot has
@@ -339,3 +361,12 @@ impl Look<'_> {
 /// What [`Window::pass_if`] admitted, so that it can be taken back.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed(Tally);
+
+impl Passed {
+    /// How many units had passed before, modulo 2⁴⁰.
+    #[must_use]
+    #[inline]
+    pub const fn before(self) -> u64 {
+        self.0.count()
+    }
+}

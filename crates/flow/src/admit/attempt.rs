@@ -3,10 +3,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{
-    Nanos,
-    stats::{Event, Passed},
-};
+use tidegate_core::{Nanos, stats::Event};
 
 use super::{
     refusal::{Refusal, block},
@@ -26,6 +23,7 @@ use crate::{
         hot_param::{Held, HotParam},
     },
     shared::Shared,
+    stripes::{Admitted, Place},
 };
 
 /// Returns the node that a flow rule measures for an entry; `None` if the rule does not apply to the entry.
@@ -223,14 +221,14 @@ impl<'e> Attempt<'e> {
     /// Adds the units to the windows. Each addition checks the window's own rules in the same step.
     fn pass_now(&mut self) -> Result<(), Refusal> {
         let (now, n) = (self.now, self.entry.units);
-        let mut done: [Option<(&Node, Passed)>; SCOPES.len()] = [None; SCOPES.len()];
+        let mut done: [Option<(&Node, Admitted)>; SCOPES.len()] = [None; SCOPES.len()];
         for (at, scope) in SCOPES.into_iter().enumerate() {
             let Some(node) = self.node_of(scope) else { continue };
             match node.pass_if(now, n, |usage| self.scope_fits(scope, usage)) {
-                Ok(passed) => done[at] = Some((node, passed)),
+                Ok(admitted) => done[at] = Some((node, admitted)),
                 Err(refusal) => {
-                    for (node, passed) in done.into_iter().flatten() {
-                        node.window().take_back(n, passed);
+                    for (node, admitted) in done.into_iter().flatten() {
+                        node.take_back(n, admitted);
                     }
                     return Err(refusal);
                 }
@@ -289,7 +287,7 @@ impl<'e> Attempt<'e> {
             let Some(node) = self.node_of(scope) else { continue };
             if !node.borrowed().give_back(slot, self.entry.units) {
                 // The slot has begun meanwhile and the units are counted as passed, so they end immediately.
-                node.window().abandon(self.now, self.entry.units, Nanos::ZERO);
+                node.abandon(Place::MAIN, self.now, self.entry.units, Nanos::ZERO);
             }
         }
     }
@@ -297,7 +295,7 @@ impl<'e> Attempt<'e> {
     fn count_occupied(&self) {
         for scope in SCOPES {
             let node = self.node_of(scope);
-            node.inspect(|node| node.window().add(self.now, Event::OccupiedPass, self.entry.units.into()));
+            node.inspect(|node| node.note(self.now, Event::OccupiedPass, self.entry.units.into()));
         }
     }
 
@@ -352,7 +350,7 @@ impl<'e> Attempt<'e> {
         if !extra.probes.is_empty() {
             extra.rules = rules.cloned();
         }
-        let mut pass = Pass::new(start, entry.units, entry.inbound);
+        let mut pass = Pass::new(start, entry.units, Place::MAIN, entry.inbound.then_some(Place::MAIN));
         pass.delay = start.saturating_since(now).get();
         let is_bare = extra.origin.is_none()
             && extra.context.is_none()

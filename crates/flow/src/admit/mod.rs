@@ -14,7 +14,7 @@ use tidegate_core::Nanos;
 
 use crate::{
     blocked::Blocked, compiled::Compiled, entry::Entry, pass::Pass, resource::Resource,
-    rules::system::System, state::Kind,
+    rules::system::System, state::Kind, stripes::Place,
 };
 use attempt::Attempt;
 use refusal::{Refusal, block};
@@ -26,15 +26,14 @@ pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Res
     let state = &*resource.state;
     let shared = &*state.shared;
     let now = shared.timer.now();
-    match state.kind() {
-        Kind::None => state.node.window().pass(now, units),
-        Kind::Plain if state.pass_far(now, units, inbound) => {}
-        _ => return admit_by_rules(resource, units, inbound, now),
-    }
-    if inbound {
-        shared.inbound.window().pass(now, units);
-    }
-    Ok(Pass::new(now, units, inbound))
+    let place = match state.kind() {
+        Kind::None => Some(state.node.pass(now, units, &shared.striping)),
+        Kind::Plain => state.pass_far(now, units, inbound),
+        Kind::Any => None,
+    };
+    let Some(place) = place else { return admit_by_rules(resource, units, inbound, now) };
+    let inside = inbound.then(|| shared.inbound.pass(now, units, &shared.striping));
+    Ok(Pass::new(now, units, place, inside))
 }
 
 /// Admits an entry with any options.
@@ -56,16 +55,21 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
     if !rules.is_simple || !rules.breakers.iter().all(|breaker| breaker.is_closed()) {
         return Attempt::new(&Entry::with(resource, units, inbound), now, Some(rules)).run();
     }
-    if !rules.far.is_some_and(|far| state.pass_both_far(now, units, inbound, far)) {
+    let far = rules.far.and_then(|far| state.pass_both_far(now, units, inbound, far));
+    let (place, inside) = if let Some(places) = far {
+        places
+    } else {
         let system = if inbound { &rules.system[..] } else { &[] };
         admit_simply(resource, rules, system, units, now)
             .map_err(|refusal| block(&Entry::with(resource, units, inbound), now, refusal, None))?;
-        if inbound && system.is_empty() {
-            shared.inbound.window().pass(now, units);
-        }
-    }
+        let inside = match system {
+            [] => inbound.then(|| shared.inbound.pass(now, units, &shared.striping)),
+            _ => Some(Place::MAIN),
+        };
+        (Place::MAIN, inside)
+    };
     rules.count_watched(units, now);
-    let mut pass = Pass::new(now, units, inbound);
+    let mut pass = Pass::new(now, units, place, inside);
     pass.learns = rules.learns();
     Ok(pass)
 }
@@ -85,10 +89,11 @@ fn admit_simply(
     if !system.is_empty() {
         system_lets(system, shared, units, now)?;
     }
-    let passed = own.pass_if(now, units, |usage| own_fits(rules, &state.node, usage, now, units, shared))?;
+    let admitted =
+        own.pass_if(now, units, |usage| own_fits(rules, &state.node, usage, now, units, shared))?;
     if !system.is_empty() {
         let inside = shared.inbound.pass_if(now, units, |usage| system_fits(system, usage, units, now));
-        inside.inspect_err(|_| own.window().take_back(units, passed))?;
+        inside.inspect_err(|_| own.take_back(units, admitted))?;
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Opti
     let state = &*entry.resource.state;
     let shared = &*state.shared;
     let units = u64::from(entry.units);
-    let count = |node: &Node| node.window().add(now, Event::Block, units);
+    let count = |node: &Node| node.note(now, Event::Block, units);
     count(&state.node);
     if entry.inbound {
         count(&shared.inbound);

@@ -58,12 +58,12 @@ pub(super) fn own_fits(
         }
     }
     for (rule, label) in &rules.isolation {
-        if usage.in_flight() + u64::from(n) > rule.threshold.units(&shared.sample) {
+        if !usage.in_flight_fits(n, rule.threshold.units(&shared.sample)) {
             return Err(Refusal::new(BlockKind::Isolation, label, None));
         }
     }
     for adaptive in &rules.adaptive {
-        if usage.in_flight() + u64::from(n) > adaptive.units() {
+        if !usage.in_flight_fits(n, adaptive.units()) {
             adaptive.note_blocked(n);
             return Err(Refusal::new(BlockKind::Adaptive, &adaptive.label, None));
         }

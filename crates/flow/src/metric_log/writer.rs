@@ -98,8 +98,7 @@ impl MetricLog {
         let mut collect = |name: &str, node: &crate::Node| {
             // Turn the window to the current second. A call that read the clock before its second ended but counts only
             // now then counts in the current second, so the written seconds are complete.
-            node.settle(now);
-            node.window().look(now, |_| ());
+            node.turn(now);
             let ended = node.seconds(now).into_iter().filter(|second| {
                 (first..=last).contains(&(second.start.get() / SECOND))
                     && second.counts != tidegate_core::stats::Counts::default()

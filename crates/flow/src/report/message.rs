@@ -88,8 +88,7 @@ impl Collect {
             .map(|resource| {
                 let node = resource.node();
                 // Turn the window to the current second, so that the seconds before it are complete.
-                node.settle(now);
-                node.window().look(now, |_| ());
+                node.turn(now);
                 let ended = node.seconds(now).into_iter();
                 let ended = ended.filter(|slot| (first..current).contains(&(slot.start.get() / SECOND)));
                 let seconds: Vec<_> = ended.map(|slot| second(&slot)).collect();

@@ -111,7 +111,7 @@ impl System {
         if let Some(qps) = self.rule.qps {
             usage.fits(&self.passed, qps, n, false, (now, self.slot))?;
         }
-        if self.rule.in_flight.is_some_and(|most| usage.in_flight() + u64::from(n) > most) {
+        if self.rule.in_flight.is_some_and(|most| !usage.in_flight_fits(n, most)) {
             return Err(None);
         }
         Ok(())
@@ -121,7 +121,7 @@ impl System {
     /// check is enough.
     pub(crate) fn is_well(&self, inbound: &Node, in_flight: u64, now: Nanos, sample: &SystemSample) -> bool {
         if let Some(longest) = self.rule.mean_rt {
-            let sum = |event| inbound.window().sum(now, event, self.view);
+            let sum = |event| inbound.sum_in(now, event, self.view);
             let (micros, ended) = (sum(Event::Rt), sum(Event::Success));
             if u128::from(micros) > longest.as_micros() * u128::from(ended) {
                 return false;
@@ -138,9 +138,9 @@ impl System {
         if in_flight <= 1 {
             return false;
         }
-        let slots = inbound.window().slots(now, self.view);
+        let slots = inbound.slots_in(now, self.view);
         let best = slots.iter().map(|slot| slot.counts.success).max().unwrap_or(0).max(1) as f64;
-        let a_second = 1.0 / inbound.window().layout().slot().as_secs_f64();
+        let a_second = 1.0 / inbound.layout().slot().as_secs_f64();
         let shortest = slots.iter().filter_map(|slot| slot.counts.min_rt).min().unwrap_or(LONG);
         // Times are whole microseconds. A shorter call counts as one microsecond.
         in_flight as f64 > best * a_second * shortest.max(Duration::from_micros(1)).as_secs_f64()

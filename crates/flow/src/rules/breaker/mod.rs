@@ -22,8 +22,10 @@
 //! between them.
 
 mod rule;
+mod striped;
 
 pub use rule::{BreakerRule, BreakerState, StateChange, Trip};
+pub(crate) use striped::Stripe;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -32,7 +34,8 @@ use tidegate_core::{
     stats::{Ring, Trailing},
 };
 
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError, fence};
+use striped::StripedCalls;
 
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
@@ -53,6 +56,8 @@ pub(crate) struct Breaker {
     state: AtomicU64,
     probes: Mutex<Probes>,
     calls: Ring<2, 0>,
+    /// Good calls that are not in `calls`.
+    striped: StripedCalls,
     total: Trailing,
     bad: Trailing,
 }
@@ -103,6 +108,7 @@ impl Breaker {
             state: AtomicU64::new(CLOSED),
             probes: Mutex::new(Probes::default()),
             calls: Ring::new(layout),
+            striped: StripedCalls::new(),
             total: trailing(),
             bad: trailing(),
         }
@@ -209,7 +215,8 @@ impl Breaker {
                 }
                 probes.clear();
                 // This happens before any thread can count in the closed state.
-                self.calls.turn_to(now);
+                let newest = self.turn_to(now);
+                self.striped.forget(newest);
                 self.total.forget(self.calls.tally(TOTAL));
                 self.bad.forget(self.calls.tally(BAD));
                 now.get().min(LATEST) << SHIFT | CLOSED
@@ -237,21 +244,60 @@ impl Breaker {
         }
     }
 
-    /// Counts a call that was not a probe, and opens the breaker if too many calls were bad.
-    #[inline]
+    /// As [`record_in`](Self::record_in), for a call without a stripe.
+    #[cfg(test)]
     pub(crate) fn record(&self, started: Nanos, now: Nanos, bad: bool, tell: Tell<'_>) {
+        self.record_in(None, started, now, bad, tell);
+    }
+
+    /// Counts a call that was not a probe, and opens the breaker if too many calls were bad. A call has a stripe if it entered in
+    /// one of its resource.
+    #[inline]
+    pub(crate) fn record_in(
+        &self,
+        stripe: Option<Stripe>,
+        started: Nanos,
+        now: Nanos,
+        bad: bool,
+        tell: Tell<'_>,
+    ) {
         let state = self.state.load(Ordering::Acquire);
         if state & TAG != CLOSED || started.get() < state >> SHIFT {
             return; // The call is older than the closed state. Only calls of the closed state, and probes, count.
         }
         self.calls.turn_to(now);
-        self.calls.add(TOTAL, 1);
+        if bad || !stripe.is_some_and(|stripe| self.count_good(stripe, now)) {
+            self.calls.add(TOTAL, 1);
+        }
         if bad {
             self.calls.add(BAD, 1);
+            self.striped.part();
         }
-        if self.is_over() {
+        if self.is_over(now) {
             self.trip(state, now, tell);
         }
+    }
+
+    /// Returns `now`, or the start of the newest slot if that is later.
+    fn turn_to(&self, now: Nanos) -> Nanos {
+        let newest = self.calls.turn_to(now).slot() * self.calls.layout().slot_nanos();
+        now.max(Nanos::new(newest))
+    }
+
+    /// Counts a good call in its stripe, if nothing bad is in view. Otherwise every call adds the stripes up, which costs less if
+    /// they rest.
+    #[inline(never)]
+    fn count_good(&self, stripe: Stripe, now: Nanos) -> bool {
+        if self.in_view(BAD, &self.bad) > 0 {
+            return false;
+        }
+        let is_counted = self.striped.count(stripe.at, self.turn_to(now));
+        if !is_counted {
+            self.striped.make(stripe.of, self.calls.layout(), || {
+                self.calls.add(BAD, 0);
+            });
+        }
+        is_counted
     }
 
     #[cold]
@@ -265,14 +311,16 @@ impl Breaker {
     }
 
     #[inline]
-    fn is_over(&self) -> bool {
+    fn is_over(&self, now: Nanos) -> bool {
         // Read the bad calls first. A call that ends in between makes the share too low, but then evaluates it again
         // itself.
         let bad = self.in_view(BAD, &self.bad);
         if bad == 0 {
             return false;
         }
-        let total = self.in_view(TOTAL, &self.total);
+        // See the documentation of `striped`.
+        fence(Ordering::SeqCst);
+        let total = self.in_view(TOTAL, &self.total) + self.striped.in_view(|| self.turn_to(now));
         if total < self.rule.min_calls.into() {
             return false;
         }
@@ -325,6 +373,8 @@ fn named(state: u64) -> BreakerState {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod striped_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

@@ -129,14 +129,14 @@ impl Flow {
             How::Window(trailing) => (trailing, self.rule.threshold.units(sample)),
             How::WarmUp(warm_up, trailing) => (trailing, warm_up::whole(rate(warm_up, node, now))),
             How::InFlight => {
-                let over = usage.in_flight() + u64::from(n) > self.rule.threshold.units(sample);
-                return if over { Err(None) } else { Ok(()) };
+                let fits = usage.in_flight_fits(n, self.rule.threshold.units(sample));
+                return if fits { Ok(()) } else { Err(None) };
             }
             How::Own(..) | How::Watched(..) | How::Throttle(..) | How::WarmUpThrottle(..) => return Ok(()),
         };
         // Every other origin has its own window, so the cached position may belong to another one.
         let each = self.rule.origins == Origins::Others;
-        usage.fits(trailing, limit, n, each, (now, node.window().layout().slot_nanos()))
+        usage.fits(trailing, limit, n, each, (now, node.layout().slot_nanos()))
     }
 
     /// Returns what [`take`](Self::take) would return, without taking anything.
@@ -233,6 +233,6 @@ impl Flow {
 
 /// Returns the rate that a warm-up currently allows for `node`.
 fn rate(warm_up: &PerNode<WarmUp>, node: &Arc<Node>, now: Nanos) -> f64 {
-    let last_second = || node.window().passed_last_second(now).unwrap_or(0);
+    let last_second = || node.passed_last_second(now).unwrap_or(0);
     warm_up.of(node, |warm_up| warm_up.rate(now, last_second))
 }
