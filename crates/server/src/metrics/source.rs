@@ -90,8 +90,14 @@ impl Sink for Scrape<'_, '_> {
         }
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         for (labels, LatencyRead { sum, count, buckets }) in reads {
-            let mut one = family.encode_family(labels)?;
-            one.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)?;
+            match labels {
+                [] => family.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)?,
+                labels => {
+                    family
+                        .encode_family(labels)?
+                        .encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)?;
+                }
+            }
         }
         Ok(())
     }
