@@ -10,7 +10,7 @@
 use alloc::{boxed::Box, vec};
 
 use super::{Backoff, Lock};
-use crate::{Algorithm, Decision, Nanos, Policy, algorithm::SlidingWindow, sync::UnsafeCell};
+use crate::{Algorithm, Decision, Nanos, Policy, sync::UnsafeCell};
 
 /// The state of one limiter.
 ///
@@ -48,10 +48,7 @@ impl StateCell {
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     pub fn try_decide(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u32) -> Option<Decision> {
         let Some(bucket) = policy.plain_bucket(cost) else {
-            return match policy.plain_window() {
-                Some(window) => self.try_decide_window(policy, window, now(), cost),
-                None => self.try_decide_any(policy, now(), cost),
-            };
+            return self.try_decide_any(policy, now(), cost);
         };
         // A separate loop: passing the decision through memory would take a third of the time.
         let mut seen = self.head.read()?;
@@ -68,29 +65,15 @@ impl StateCell {
         }
     }
 
-    /// `window` is what `policy` decides by.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // As above.
-    fn try_decide_window(
-        &self,
-        policy: &Policy,
-        window: &SlidingWindow,
-        now: Nanos,
-        cost: u32,
-    ) -> Option<Decision> {
-        let mut held = self.try_lock()?;
-        match window.take_in_slot(held.words(), now, cost) {
-            Some(admitted) => Some(admitted),
-            None => Some(policy.decide(held.words(), now, cost)),
-        }
-    }
-
     #[inline(never)]
     fn try_decide_any(&self, policy: &Policy, now: Nanos, cost: u32) -> Option<Decision> {
-        if self.wide {
-            return Some(policy.decide(self.try_lock()?.words(), now, cost));
+        if !self.wide {
+            return self.try_apply(|state| policy.decide(state, now, cost));
         }
-        self.try_apply(|state| policy.decide(state, now, cost))
+        let mut held = self.try_lock()?;
+        // Most decisions of a window, without the calls of the others.
+        let admitted = policy.plain_window().and_then(|window| window.take_in_slot(held.words(), now, cost));
+        Some(admitted.unwrap_or_else(|| policy.decide(held.words(), now, cost)))
     }
 
     /// One atomic step on the state. The closure may run more than once and must change nothing but the words. `None`
