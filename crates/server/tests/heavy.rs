@@ -4,7 +4,7 @@ mod harness;
 
 use std::time::Duration;
 
-use harness::{Resp, Running};
+use harness::{Resp, Running, replace};
 use serde_json::{Value, json};
 
 const RULES: &str = "
@@ -84,7 +84,7 @@ fn new_rules_keep_the_counts_and_a_new_limit_starts_at_zero() {
     let path =
         std::env::temp_dir().join(format!("tidegate-server-{}-heavy-reload/rules.yaml", std::process::id()));
     let changed = RULES.replace("3/1h", "2/1m") + "  - {name: fresh, limit: 1/1s}\n";
-    server.reloading(|| std::fs::write(&path, changed).unwrap());
+    server.reloading(|| replace(&path, changed));
     assert_eq!(keys(&server.get("/v1/top?limit=per-user").json()["asked_most"]), [("alice", 1)]);
     let fresh = server.get("/v1/top?limit=fresh").json();
     assert_eq!((keys(&fresh["asked_most"]), &fresh["seconds"]), (vec![], &json!(0.0)));
@@ -233,7 +233,7 @@ fn a_part_of_the_keys_is_traced_whole_and_new_rules_are_traced_too() {
     let path =
         std::env::temp_dir().join(format!("tidegate-server-{}-trace-part/rules.yaml", std::process::id()));
     let changed = RULES.replace("100/1h", "200/1h") + "  - {name: fresh, limit: 9/1s}\n";
-    server.reloading(|| std::fs::write(&path, changed).unwrap());
+    server.reloading(|| replace(&path, changed));
     for key in 0..100 {
         client.ask(&format!("ACQUIRE fresh key-{key}"));
         client.ask(&format!("ACQUIRE per-ip key-{key}"));

@@ -5,7 +5,7 @@ mod harness;
 
 use std::{io::Read, time::Duration};
 
-use harness::{Http, Resp, Response, Running, scratch};
+use harness::{Http, Resp, Response, Running, replace, scratch};
 use ring::digest;
 use tidegate_redis_servers::eventually;
 use tidegate_server::Ended;
@@ -138,13 +138,13 @@ fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
         page(&server, "/rules").body.contains("max_keys: 100}\n  - {name: trial"),
         "the file as it is written"
     );
-    server.reloading(|| std::fs::write(&path, "limits:\n  - {name: a, limit: 5}\n").unwrap());
+    server.reloading(|| replace(&path, "limits:\n  - {name: a, limit: 5}\n"));
     let body = page(&server, "/rules").body;
     assert!(
         body.contains("line 2") && body.contains("was rejected") && body.contains("name: per-user"),
         "{body}"
     );
-    server.reloading(|| std::fs::write(&path, "limits:\n  - {name: a, limit: 5/1s}\n").unwrap());
+    server.reloading(|| replace(&path, "limits:\n  - {name: a, limit: 5/1s}\n"));
     let body = page(&server, "/rules").body;
     assert!(!body.contains("was rejected") && body.contains("name: a\n  limit: 5/1s"), "{body}");
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use harness::{Http, Resp, Running, scratch};
+use harness::{Http, Resp, Running, replace, scratch};
 use tidegate_redis_servers::eventually;
 use tidegate_server::{Options, Order};
 
@@ -46,7 +46,7 @@ fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_keeps_the_use() {
     assert_eq!(client.ask("ACQUIRE a alice 2"), "[0 3 1 -1 60000]");
     assert_eq!(client.ask("ACQUIRE b alice 2"), "[0 3 1 -1 60000]");
     let next = limits(&[A, "name: b, limit: 10/2m, algorithm: sliding-log", "name: new, limit: 1/1s"]);
-    server.reloading(|| fs::write(&path, next).unwrap());
+    server.reloading(|| replace(&path, next));
     assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]");
     // The use carries over to the new window.
     assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 120000]");
@@ -56,8 +56,7 @@ fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_keeps_the_use() {
     assert_eq!(server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#), 1);
     assert!(!server.get("/metrics").body.contains("gone"));
     // With another algorithm, the units in use count as taken now.
-    server
-        .reloading(|| fs::write(&path, limits(&["name: b, limit: 10/1m, algorithm: token-bucket"])).unwrap());
+    server.reloading(|| replace(&path, limits(&["name: b, limit: 10/1m, algorithm: token-bucket"])));
     assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 12000]");
 }
 
@@ -68,11 +67,11 @@ fn a_bad_file_is_rejected_and_the_previous_rules_stay_active() {
     client.ask("ACQUIRE a alice 2");
     for bad in ["limits:\n  - {name: a, limit: 9/1m}\n  - {name: b, limit: 100}\n", "", "limits: [", "\u{0}"]
     {
-        server.reloading(|| fs::write(&path, bad).unwrap());
+        server.reloading(|| replace(&path, bad));
         assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]", "after {bad:?}");
     }
     assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 4);
-    server.reloading(|| fs::write(&path, limits(&["name: a, limit: 4/1m, algorithm: sliding-log"])).unwrap());
+    server.reloading(|| replace(&path, limits(&["name: a, limit: 4/1m, algorithm: sliding-log"])));
     assert_eq!(client.ask("PEEK a alice"), "[0 4 2 -1 60000]");
     assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#), 1);
 }
@@ -112,13 +111,13 @@ fn what_an_operator_gave_a_key_outlives_a_change_of_the_rules() {
     assert_eq!(client.ask("ACQUIRE a vip 2"), "[0 9 7 -1 60000]");
     // Rules that say something else about the key, and that change the limit around it.
     let own = "name: a, limit: 5/1m, algorithm: sliding-log, overrides: {vip: 4/1m}";
-    server.reloading(|| fs::write(&path, limits(&[own])).unwrap());
+    server.reloading(|| replace(&path, limits(&[own])));
     // A file may be seen while it is being written, and then the rules before stay for a moment.
     eventually("the rules are loaded", || client.ask("PEEK a bob") == "[0 5 5 -1 0]");
     assert_eq!(client.ask("PEEK a vip"), "[0 9 7 -1 60000]");
     // It follows the limit's algorithm.
     let bucket = "name: a, limit: 6/1m, algorithm: token-bucket, overrides: {vip: 4/1m}";
-    server.reloading(|| fs::write(&path, limits(&[bucket])).unwrap());
+    server.reloading(|| replace(&path, limits(&[bucket])));
     eventually("the rules are loaded", || client.ask("PEEK a bob") == "[0 6 6 -1 0]");
     assert_eq!(client.ask("PEEK a vip"), "[0 9 7 -1 13334]");
     // At its end the rules' own override holds.
@@ -126,7 +125,7 @@ fn what_an_operator_gave_a_key_outlives_a_change_of_the_rules() {
     assert_eq!(client.ask("PEEK a vip"), "[0 4 2 -1 30000]");
     // An algorithm that cannot count by the quota ends it.
     assert_eq!(client.ask("OVERRIDE a vip 9/1m"), "OK");
-    server.reloading(|| fs::write(&path, limits(&["name: a, limit: 3, algorithm: concurrency"])).unwrap());
+    server.reloading(|| replace(&path, limits(&["name: a, limit: 3, algorithm: concurrency"])));
     eventually("the rules are loaded", || client.ask("PEEK a vip").starts_with("[0 3 "));
     assert_eq!(client.ask("OVERRIDE a vip END"), "0");
 }
@@ -158,7 +157,7 @@ fn overrides_and_the_deny_list_follow_the_file() {
     client.ask("ACQUIRE a admin 2");
     client.ask("BLOCK a eve");
     let next = with(", deny: [trudy, oscar], overrides: {admin: 20/1m, boss: 7/1m}");
-    server.reloading(|| fs::write(&path, next).unwrap());
+    server.reloading(|| replace(&path, next));
     for (key, expected) in [
         ("mallory", "[0 3 3 -1 0]"),
         ("trudy", "[1 3 0 -1 -1]"),
@@ -172,7 +171,7 @@ fn overrides_and_the_deny_list_follow_the_file() {
         assert_eq!(client.ask(&format!("PEEK a {key}")), expected, "{key}");
     }
     // Removing the override keeps the use.
-    server.reloading(|| fs::write(&path, with("")).unwrap());
+    server.reloading(|| replace(&path, with("")));
     assert_eq!(client.ask("PEEK a admin"), "[0 3 1 -1 60000]");
 }
 
@@ -186,9 +185,7 @@ fn a_changed_bound_keeps_the_states_and_a_shadow_limit_can_be_enforced() {
     client.ask("ACQUIRE a admin 4");
     client.ask("BLOCK a eve 5000");
     assert!(client.ask("ACQUIRE a alice").starts_with("[0"));
-    server.reloading(|| {
-        fs::write(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")).unwrap();
-    });
+    server.reloading(|| replace(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")));
     assert_eq!(server.metric(r#"tidegate_keys_max{limit="a"}"#), 50);
     assert_eq!(client.ask("PEEK a alice"), "[1 3 0 60000 60000]");
     assert_eq!(client.ask("PEEK a admin"), "[0 9 5 -1 60000]");
@@ -209,13 +206,13 @@ fn rules_that_do_not_fit_into_memory_are_rejected() {
     let mut client = Resp::connect(server.resp);
     client.ask("ACQUIRE first alice");
     // The deny list may have as many keys as the limit.
-    server.reloading(|| fs::write(&path, with("9/1m", "u, v, w")).unwrap());
+    server.reloading(|| replace(&path, with("9/1m", "u, v, w")));
     assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 1);
     assert_eq!(client.ask("PEEK first alice"), "[0 3 2 -1 60000]");
     for (key, denied) in [("u", false), ("v", false), ("w", false), ("x", true)] {
         assert_eq!(client.ask(&format!("PEEK a {key}")).starts_with("[1"), denied, "{key}");
     }
-    server.reloading(|| fs::write(&path, with("9/1m", "u, v")).unwrap());
+    server.reloading(|| replace(&path, with("9/1m", "u, v")));
     assert_eq!(client.ask("PEEK first alice"), "[0 9 8 -1 60000]");
     assert!(client.ask("PEEK a v").starts_with("[1"));
 }

@@ -296,8 +296,7 @@ fn a_change_of_the_rules_keeps_the_use_in_the_store() {
     let store = Server::start(&[]);
     let rules = harness::scratch("shared-reload").join("rules.yaml");
     let write = |limit: &str| {
-        std::fs::write(&rules, format!("limits: [{{name: log, limit: {limit}, algorithm: sliding-log}}]"))
-            .unwrap();
+        harness::replace(&rules, format!("limits: [{{name: log, limit: {limit}, algorithm: sliding-log}}]"));
     };
     write("3/1h");
     let mut options =

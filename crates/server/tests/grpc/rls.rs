@@ -16,7 +16,7 @@ use tidegate_server::{Options, rate_limits::Consume};
 
 use crate::{
     client::{Client, hits, one, refund, request, shown},
-    harness::{self, Running, scratch},
+    harness::{self, Running, replace, scratch},
 };
 
 /// A quarter of an hour after noon of some day.
@@ -283,12 +283,12 @@ fn a_changed_configuration_is_used_and_a_bad_one_is_rejected() {
     let mut client = Client::of(server.grpc);
     assert_eq!(client.told(vec![hits(2, one("user", "ada"))]), "OK: OK/1");
     let more = CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 10");
-    server.reloading(|| std::fs::write(&path, &more).unwrap());
+    server.reloading(|| replace(&path, &more));
     assert_eq!(client.told(vec![one("user", "ada")]), "OK: OK/7", "what was used is kept");
     assert_eq!(server.metric(r#"tidegate_envoy_total_hits_total{domain="shop",rule="user"}"#), 3);
-    server.reloading(|| std::fs::write(&path, more.replace("unit: minute", "unit: fortnight")).unwrap());
+    server.reloading(|| replace(&path, more.replace("unit: minute", "unit: fortnight")));
     assert_eq!(client.told(vec![one("user", "ada")]), "OK: OK/6", "the good one goes on");
-    server.reloading(|| std::fs::write(&path, CONFIG.replace("key: user", "key: account")).unwrap());
+    server.reloading(|| replace(&path, CONFIG.replace("key: user", "key: account")));
     assert_eq!(client.told(vec![one("user", "ada"), one("account", "ada")]), "OK: OK/0 OK/2");
 }
 

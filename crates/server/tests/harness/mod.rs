@@ -3,9 +3,10 @@
 
 use std::{
     fmt::Write as _,
+    fs,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
     time::Duration,
@@ -21,6 +22,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// How long a test waits for something that should happen immediately.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Puts a text in the place of a file in one step: a server that follows the file never sees half of it, nor an empty one.
+pub fn replace(path: &Path, text: impl AsRef<[u8]>) {
+    let next = path.with_extension("next");
+    fs::write(&next, text).unwrap();
+    fs::rename(next, path).unwrap();
+}
 
 /// A running server.
 pub struct Running {
