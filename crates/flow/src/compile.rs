@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tidegate_core::stats::Layout;
 
 use crate::{
+    bounds::second,
     compiled::Compiled,
     rules::{
         FlowRule, Origins, Relation, RuleSet, adaptive::Adaptive, breaker::Breaker, flow::Flow,
         hot_param::HotParam, system::System,
     },
-    shared::second,
     state::{Kind, State},
 };
 

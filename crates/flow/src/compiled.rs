@@ -8,7 +8,7 @@ use tidegate_core::{
 };
 
 use crate::{
-    node::Bounds,
+    bounds::Bounds,
     rules::{
         AuthorityRule, IsolationRule, adaptive::Adaptive, breaker::Breaker, flow::Flow, hot_param::HotParam,
         system::System,

@@ -39,6 +39,7 @@ mod arg;
 mod background;
 mod blocked;
 mod borrowed;
+mod bounds;
 mod cgroup;
 mod compile;
 mod compiled;

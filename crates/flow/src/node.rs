@@ -13,42 +13,11 @@ use tidegate_core::{
 
 use crate::{
     borrowed::{Borrowed, Usage},
+    bounds::Bounds,
     rules::breaker::Stripe,
     stripes::{Admitted, Place, Stripes, Striping, merged},
     sync::{Ordering, fence},
 };
-
-/// [`Node::pass_far`] admits only calls of at most this fraction of a bound. A call that it admits has to be withdrawn only if
-/// dozens of others come in between.
-const FAR: u64 = 64;
-
-/// The units that may pass in a second, and that may be in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    pub(crate) passed: u64,
-    pub(crate) in_flight: u64,
-}
-
-impl Bounds {
-    pub(crate) const NONE: Self = Self { passed: u64::MAX, in_flight: u64::MAX };
-
-    /// Bounds that are at least as strict as both.
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self { passed: self.passed.min(other.passed), in_flight: self.in_flight.min(other.in_flight) }
-    }
-
-    /// Returns half of the units that may pass.
-    #[inline]
-    pub(crate) const fn half(self) -> u64 {
-        self.passed / 2
-    }
-
-    /// Whether a call of `n` units is small beside the bounds. An entry of zero units is not a call.
-    #[inline]
-    pub(crate) const fn are_far(self, n: u32) -> bool {
-        n > 0 && n as u64 <= self.passed / FAR && n as u64 <= self.in_flight / FAR
-    }
-}
 
 /// A node looks whether it is busy whenever its count passes a multiple of this many units.
 const LOOK_EVERY: u64 = 4_096;
@@ -184,7 +153,7 @@ impl Node {
 
     /// Prepares the stripes for calls with these bounds: see [`Stripes::prepare`].
     pub(crate) fn prepare(&self, stripes: &Stripes, now: Nanos, bounds: Bounds) {
-        stripes.prepare(&self.window, &self.borrowed, now, bounds);
+        stripes.prepare(&self.window, || self.borrowed.is_any(), now, bounds);
     }
 
     /// Admits `n` units in the main window without a check.
@@ -212,8 +181,8 @@ impl Node {
             return self.pass_far_striped(stripes, now, n, bounds, headroom);
         }
         let passed = self.window.pass_far(now, n, bounds.passed, bounds.in_flight, headroom)?;
-        // Acquire: read after the addition. A reservation marks the count that the addition changes, and so does whoever opens
-        // stripes. A reservation or stripes that came before the mark are visible here. A later mark sees the addition.
+        // Acquire: read after the addition. A reservation marks the count that the addition changes, and so does the opening of
+        // stripes. What came before a mark is visible here. A later mark sees the addition.
         fence(Ordering::Acquire);
         if self.borrowed.is_any() || self.stripes().is_some() {
             // An addition alone does not see borrowed units, nor those of stripes.

@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::stats::{Headroom, Layout, View};
+use tidegate_core::stats::{Headroom, Layout};
 
 use crate::{
+    bounds::second,
     machine::MachineWatch,
     named_nodes::NodeBudget,
     node::Node,
@@ -29,12 +30,6 @@ pub(crate) struct Sampled {
 }
 
 type Listener = Arc<dyn Fn(&StateChange<'_>) + Send + Sync>;
-
-/// The last second of a gate's windows.
-pub(crate) fn second(layout: Layout) -> View {
-    // The layout was checked when the gate was built.
-    layout.view(1, Duration::from_secs(1)).unwrap_or(layout.whole())
-}
 
 /// A gate's clock, rules and settings.
 pub(crate) struct Shared {

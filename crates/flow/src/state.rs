@@ -9,11 +9,12 @@ use arc_swap::ArcSwapOption;
 use tidegate_core::{Nanos, stats::Headroom};
 
 use crate::{
+    bounds::{Bounds, second},
     compiled::{Compiled, Far},
     named_nodes::NamedNodes,
-    node::{Bounds, Node},
+    node::Node,
     rules::RuleSet,
-    shared::{Shared, second},
+    shared::Shared,
     stripes::Place,
 };
 

@@ -74,7 +74,7 @@ impl Versions {
 
     /// How often the current version was replaced.
     pub fn changes(&self) -> u64 {
-        // Acquire: whoever reads `current` next sees at least this change's version.
+        // Acquire: a later read of `current` sees this change's version, or a newer one.
         self.changes.load(Ordering::Acquire)
     }
 

@@ -17,17 +17,10 @@ use crate::{
     hold::{Holds, Settles},
     layer::{Options, Settle, no_decision},
     limit::Kind,
-    question::{Asked, Question},
+    question::{Asked, Question, Refused},
     signals,
     told::Told,
 };
-
-/// The rule that refuses a request, and its decision.
-pub(crate) struct Refused {
-    pub(crate) rule: usize,
-    pub(crate) reason: Reason,
-    pub(crate) decision: Decision,
-}
 
 /// A layer's decision.
 pub(crate) struct Verdict<C: Timer + 'static> {
@@ -354,7 +347,8 @@ impl<C: Timer + 'static> Options<C> {
             return verdict.refuse(question.rule, Reason::Limited, decision);
         }
         let rule = &self.rules[question.rule];
-        let in_flight = rule.in_flight.of(question);
+        let in_flight =
+            rule.in_flight.of(&question.limit, matches!(question.limit, Cow::Borrowed(_)), &question.key);
         // If no refund is possible, the cost is not recorded.
         if may_return || in_flight || !matches!(rule.settle, Settle::Before) {
             let settles = if in_flight { Settles::Back } else { Settles::of(&rule.settle, bill) };

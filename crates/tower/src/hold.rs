@@ -7,7 +7,6 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use http::response::Parts;
 use smallvec::SmallVec;
-use tidegate_core::{Parameters, Policy};
 use tidegate_limiter::Timer;
 
 use crate::{
@@ -108,11 +107,6 @@ fn in_background(work: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(work);
     }
-}
-
-/// Whether the policy counts requests in flight, so that units are given back.
-pub(crate) fn is_in_flight(policy: &Policy) -> bool {
-    matches!(policy.parameters(), Parameters::Concurrency { .. })
 }
 
 /// When the final cost of a request is known, and what is then given back.

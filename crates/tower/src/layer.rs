@@ -11,8 +11,8 @@ use tower_layer::Layer;
 use crate::{
     IntoLimit, Limit, RateLimit, Refusal, Tell,
     bodies::{Same, Wrapped},
+    in_flight::InFlight,
     key::{KeyList, KeySource},
-    question::InFlight,
     time::Time,
     told::{LastText, Name},
 };

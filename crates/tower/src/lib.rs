@@ -90,11 +90,13 @@ mod body;
 mod client;
 mod concurrency;
 mod decide;
+mod fields;
 mod future;
 #[cfg(feature = "flow")]
 mod gate;
 pub mod headers;
 mod hold;
+mod in_flight;
 pub mod key;
 mod layer;
 mod limit;

@@ -1,9 +1,6 @@
 //! The questions that a request puts to a layer: for each limit its key and cost.
 
-use std::{
-    borrow::Cow,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::borrow::Cow;
 
 use http::request::Parts;
 use smallvec::SmallVec;
@@ -12,8 +9,6 @@ use tidegate_limiter::Timer;
 
 use crate::{
     NoKey, Reason,
-    decide::Refused,
-    hold::is_in_flight,
     layer::{Options, Rule, Source, no_decision},
     limit::{Kind, Limit},
     log::at_most_once_a_minute,
@@ -27,43 +22,18 @@ pub(crate) struct Question<'r, C> {
     pub(crate) cost: u32,
 }
 
+/// The rule that refuses a request, and its decision.
+pub(crate) struct Refused {
+    pub(crate) rule: usize,
+    pub(crate) reason: Reason,
+    pub(crate) decision: Decision,
+}
+
 /// All questions that a request puts to a layer.
 pub(crate) struct Asked<'r, C> {
     /// Local limits come first, and limits that cannot refund come last.
     pub(crate) questions: SmallVec<[Question<'r, C>; 2]>,
     pub(crate) shadows: SmallVec<[Question<'r, C>; 2]>,
-}
-
-/// Whether the policy of a rule's own limit counts requests in flight, as far as it was looked at last: the policy's version plus
-/// one, times two, and one if it does.
-#[derive(Default)]
-pub(crate) struct InFlight(AtomicU64);
-
-impl InFlight {
-    #[inline]
-    pub(crate) fn of<C: Timer + 'static>(&self, question: &Question<'_, C>) -> bool {
-        let limit = &question.limit;
-        if let Kind::Keyed(limiter) = &limit.0
-            && let Some(own) = limiter.override_of(&question.key)
-        {
-            return is_in_flight(&own);
-        }
-        let version = match limit {
-            Cow::Borrowed(limit) => limit.policy_version(),
-            // A limit that was chosen for one request has versions of its own.
-            Cow::Owned(_) => None,
-        };
-        let Some(version) = version else { return is_in_flight(&limit.policy()) };
-        // Relaxed is enough, here and below: the word holds all that belongs together.
-        let last = self.0.load(Ordering::Relaxed);
-        if last >> 1 == version + 1 {
-            return last & 1 == 1;
-        }
-        // After the version: if the policy changes in between, it is looked at again.
-        let is = is_in_flight(&limit.policy());
-        self.0.store((version + 1) << 1 | u64::from(is), Ordering::Relaxed);
-        is
-    }
 }
 
 impl<C: Timer + 'static> Options<C> {

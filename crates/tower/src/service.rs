@@ -19,11 +19,11 @@ use crate::{
     bill::Bill,
     bodies::{Bodies, OutOf, Wrapped},
     decide::Verdict,
+    fields::{Fields, write_retry_after},
     future::{After, ResponseFuture, finish},
     hold::Holds,
     layer::Options,
     signals,
-    told::{Fields, write_retry_after},
 };
 
 /// A service behind limits, made by [`RateLimitLayer`](crate::RateLimitLayer).

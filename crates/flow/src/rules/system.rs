@@ -8,11 +8,7 @@ use tidegate_core::{
     stats::{Event, Layout, Trailing, View},
 };
 
-use crate::{
-    borrowed::Usage,
-    node::{Bounds, Node},
-    sample::SystemSample,
-};
+use crate::{borrowed::Usage, bounds::Bounds, node::Node, sample::SystemSample};
 
 /// The assumed response time while no call has ended, as in Sentinel.
 const LONG: Duration = Duration::from_secs(5);

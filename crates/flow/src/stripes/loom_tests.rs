@@ -86,7 +86,7 @@ fn an_entry_in_a_stripe_and_an_exact_one_never_pass_the_limit_together() {
             let striped = striped.clone();
             thread::spawn(move || striped.is_striped(striped.far(SECOND)))
         };
-        // There is room for 34 units, if nobody else enters.
+        // There is room for 34 units if no other call enters.
         let exactly = striped.exactly(SECOND, 34);
         let in_stripe = other.join().unwrap();
         assert!(!(exactly && in_stripe));
@@ -115,7 +115,7 @@ fn opens_beside_an_exact_entry(striped: Striped, late: Nanos) {
             striped.is_striped(striped.far(SECOND))
         })
     };
-    // There is room for 34 units, if nobody else enters.
+    // There is room for 34 units if no other call enters.
     let exactly = striped.exactly(late, 34);
     let in_stripe = other.join().unwrap();
     assert!(!(exactly && in_stripe));

@@ -19,7 +19,7 @@ pub(crate) fn merged(windows: &[(Vec<Slot>, u64)]) -> Vec<Slot> {
         for (start, sum) in all.iter_mut().rev() {
             match slots.next_if(|slot| slot.start == *start) {
                 Some(Slot { counts, .. }) => inside = (inside + counts.success).saturating_sub(counts.pass),
-                // Nobody entered or left, but some were inside.
+                // No call entered or left in this slot, but some were in flight.
                 None => sum.max_in_flight += inside,
             }
         }

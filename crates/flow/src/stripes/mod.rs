@@ -48,9 +48,7 @@ pub(crate) use thread_number::set_thread_number;
 use thread_number::thread_number;
 
 use crate::{
-    borrowed::Borrowed,
-    node::Bounds,
-    shared::second,
+    bounds::{Bounds, second},
     sync::{AtomicU64, Mutex, Ordering, fence},
 };
 
@@ -284,10 +282,10 @@ impl Stripes {
         self.windows().map(Window::in_flight).sum()
     }
 
-    /// Prepares the stripes for calls with these bounds: opens them, or divides these bounds. It does one of both, once a slot
-    /// at most.
+    /// Prepares the stripes for calls with these bounds: opens them, unless units of future slots `is_lent`, or divides these
+    /// bounds. It does one of both, once a slot at most.
     #[cold]
-    pub(crate) fn prepare(&self, main: &Window, borrowed: &Borrowed, now: Nanos, bounds: Bounds) {
+    pub(crate) fn prepare(&self, main: &Window, is_lent: impl FnOnce() -> bool, now: Nanos, bounds: Bounds) {
         let word = self.word.load(Ordering::Acquire);
         let is_ready =
             if word & STATE == OPEN { self.are_for(bounds) } else { word >> SHIFT >= now.get() / self.slot };
@@ -311,7 +309,7 @@ impl Stripes {
             return;
         }
         // Read after the count, which a reservation marks.
-        if word & STATE == OPEN || word >> SHIFT >= slot || borrowed.is_any() {
+        if word & STATE == OPEN || word >> SHIFT >= slot || is_lent() {
             return;
         }
         let Some(used) = look.passed(&self.second) else { return };
@@ -325,7 +323,7 @@ impl Stripes {
         }
         // The mark makes those look again who have looked at the main window with other bounds in mind.
         if main.mark(look) {
-            // AcqRel: as in `close`. If the word has changed, somebody has closed the stripes again.
+            // AcqRel: as in `close`. If the word has changed, another thread has closed the stripes again.
             let open = slot << SHIFT | OPEN;
             let _ = self.word.compare_exchange(word, open, Ordering::AcqRel, Ordering::Relaxed);
         }

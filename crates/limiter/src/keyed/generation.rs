@@ -392,7 +392,7 @@ impl Generations {
 
     /// How often the generation that decides was replaced.
     pub fn changes(&self) -> u64 {
-        // Acquire: whoever reads `current` next sees at least this change's generation.
+        // Acquire: a later read of `current` sees this change's generation, or a newer one.
         self.changes.load(Ordering::Acquire)
     }
 

@@ -7,6 +7,10 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 
 use crate::access::{Door, Rights, Shown, Stranger, digest_of};
 
+/// The names in the client's certificate, for the requests of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Certificate(pub Arc<[String]>);
+
 /// The longest `Authorization` field that is parsed.
 const MAX_FIELD: usize = 1024;
 

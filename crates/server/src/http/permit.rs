@@ -12,10 +12,9 @@ use axum::{
 use super::{
     app::App,
     ask::Ask,
-    credentials::http_rights,
+    credentials::{Certificate, http_rights},
     hosts::{Hosts, host_of},
     problem::{Problem, Refused},
-    serve::Certificate,
     table::Plane,
 };
 use crate::access::{Rights, Role};

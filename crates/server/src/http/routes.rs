@@ -32,8 +32,8 @@ use crate::service::{self, Act, Readiness};
 
 /// The paths of a listener.
 ///
-/// The paths of the table are found and called without axum's router, which takes a tenth of the instructions of a decision. The
-/// router has the pages.
+/// The paths of the table are found and called without axum's router, which would add an eighth to the instructions of a request.
+/// The router has the pages.
 pub(crate) struct Paths {
     app: Arc<App>,
     plane: Plane,

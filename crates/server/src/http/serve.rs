@@ -13,7 +13,7 @@ use hyper_util::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{MAX_BODY, problem::Problem, routes::Paths};
+use super::{MAX_BODY, credentials::Certificate, problem::Problem, routes::Paths};
 use crate::{
     connections::{Accepted, Acceptor, Calls, WhenWoken},
     locks::Locks,
@@ -40,10 +40,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
 /// The paths that are served on a spare slot.
 const ON_SPARE_SLOTS: [&str; 4] = ["/healthcheck", "/healthz", "/readyz", "/metrics"];
-
-/// The names in the client's certificate, for the requests of a connection.
-#[derive(Clone, Debug)]
-pub(super) struct Certificate(pub Arc<[String]>);
 
 /// Serves until `stop` is set, and then until every request in progress is answered. Dropping the future closes all
 /// connections.

@@ -11,10 +11,10 @@ use crate::{
     answer::{Reason, is_grpc, plain},
     bodies::OutOf,
     body::AtEnd,
+    fields::write_retry_after,
     future::After,
     key::KeySource,
     log::at_most_once_a_minute,
-    told::write_retry_after,
 };
 
 /// The gRPC status codes that are failures of the service.

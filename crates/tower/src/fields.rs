@@ -1,0 +1,103 @@
+//! The header fields that report limits in responses.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
+use tidegate_limiter::Timer;
+
+use crate::{
+    headers::{Line, ceil_secs, push_state},
+    layer::{Options, Source},
+    told::{Told, value},
+};
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const STATE: HeaderName = HeaderName::from_static("ratelimit");
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// The header fields of a response, ready to be added to it.
+pub(crate) struct Fields {
+    policy: HeaderValue,
+    state: HeaderValue,
+    /// Boxed: few layers have them, and a response's future is moved and boxed by its server.
+    old: Option<Box<OldFields>>,
+}
+
+/// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+struct OldFields {
+    limit: u64,
+    remaining: u64,
+    reset: Option<u64>,
+}
+
+impl<C: Timer + 'static> Options<C> {
+    /// The fields for these answers, or `None` if there are no answers.
+    pub(crate) fn fields(&self, told: &[Told<C>]) -> Option<Fields> {
+        if told.is_empty() {
+            return None;
+        }
+        let mut states = Line::new();
+        for told in told {
+            push_state(&mut states, self.rules[told.rule].name.as_str(), &told.decision);
+        }
+        let policy = match told {
+            [told] => self.policy_text(told),
+            several => {
+                let mut policies = Line::new();
+                for told in several {
+                    policies.push_entry(self.policy_text(told).as_bytes());
+                }
+                value(&policies)
+            }
+        };
+        let old = if self.old_headers { OldFields::new(told).map(Box::new) } else { None };
+        Some(Fields { policy, state: value(&states), old })
+    }
+
+    fn policy_text(&self, told: &Told<C>) -> HeaderValue {
+        let rule = &self.rules[told.rule];
+        match (&told.chosen, &rule.source) {
+            (Some(limit), _) | (None, Source::Fixed(limit)) => {
+                rule.last_text.of(rule.name.as_str(), told, limit)
+            }
+            // Such a rule always tells which limit it chose.
+            (None, Source::ByRequest(_)) => HeaderValue::from_static(""),
+        }
+    }
+}
+
+impl Fields {
+    /// Adds the fields. Fields of other layers stay.
+    pub(crate) fn add_to(self, headers: &mut HeaderMap) {
+        headers.append(POLICY, self.policy);
+        headers.append(STATE, self.state);
+        if let Some(old) = self.old {
+            let OldFields { limit, remaining, reset } = *old;
+            headers.insert(LIMIT, limit.into());
+            headers.insert(REMAINING, remaining.into());
+            if let Some(reset) = reset {
+                headers.insert(RESET, reset.into());
+            }
+        }
+    }
+}
+
+impl OldFields {
+    /// The fields for the limit with the least left.
+    fn new<C>(told: &[Told<C>]) -> Option<Self> {
+        let bound = told.iter().max_by_key(|told| {
+            let decision = &told.decision;
+            (decision.severity(), std::cmp::Reverse(decision.remaining()))
+        });
+        let Told { decision, .. } = bound?;
+        let reset = (decision.reset_after_nanos() != u64::MAX).then(|| ceil_secs(decision.reset_after()));
+        Some(Self { limit: decision.limit(), remaining: decision.remaining(), reset })
+    }
+}
+
+/// Adds `Retry-After` unless it is already set.
+pub(crate) fn write_retry_after(headers: &mut HeaderMap, wait: Duration) {
+    headers.entry(RETRY_AFTER).or_insert_with(|| ceil_secs(wait).into());
+}
