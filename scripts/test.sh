@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change lands. TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long
-# ones, and runs all simulations of adaptive limits. Installs what the tests need: on Debian and its kin by apt-get,
-# elsewhere it says what is missing. The last lines are the test runner's own, and their sum.
+# Runs every check and test that a change must pass. Installs what they need: with apt-get on Debian and its kin; elsewhere it
+# names what is missing. Each stage counts in the last line, the sum; each failed stage is repeated above it with its reason.
+# TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long, and runs all simulations of adaptive limits.
 #
 # scripts/test.sh --interop runs only the comparison with envoyproxy/ratelimit and grpcurl, which need Go. Without --interop it
 # comes last if Go is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# With the minutes since the start.
+# Prints a title with the minutes since the start.
 say() { printf '\n== %s [%d:%02d]\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
 need() { # need COMMAND PACKAGE
@@ -27,18 +27,65 @@ need() { # need COMMAND PACKAGE
     fi
 }
 
-results=$(mktemp)
-trap 'rm -f "$results"' EXIT
+scratch=$(mktemp -d)
+passed=0
 failed=0
+failures=() # one text for each failed stage
+skipped=()  # "what is not tested (why)"
+title="the installation of what the tests need"
+
+# Prints what was skipped, what failed, and the sum, also if the script ends early.
+finish() {
+    local status=$?
+    trap - EXIT
+    # `exit 2` is for wrong arguments.
+    if [ "$status" != 0 ] && [ "$status" != 2 ]; then
+        failed=$((failed + 1))
+        failures+=("$title: the script ended with status $status")
+    fi
+    [ ${#skipped[@]} = 0 ] || printf '\nNOT tested: %s\n' "$(printf '%s; ' "${skipped[@]}" | sed 's/; $//')"
+    [ ${#failures[@]} = 0 ] || printf '\nfailed: %s\n' "${failures[@]}"
+    rm -rf "$scratch"
+    [ "$status" = 2 ] && exit 2
+    printf '\n%d passed, %d failed\n' "$passed" "$failed"
+    [ "$failed" = 0 ]
+    exit
+}
+trap finish EXIT
+
+# Runs a command in a subshell, prints its output, and counts it. The stages after a failed one still run.
+stage() { # stage TITLE COMMAND...
+    title=$1
+    say "$title"
+    local status
+    set +e # in a condition, `set -e` would have no effect within the command
+    (set -e; "${@:2}") 2>&1 | tee "$scratch/output"
+    status=${PIPESTATUS[0]}
+    set -e
+    count "$scratch/output" "$status"
+}
+
+# A stage with cargo tests counts as these, any other as one.
+count() { # count OUTPUT STATUS
+    local good bad
+    read -r good bad < <(awk '/^test result:/ { good += $4; bad += $6 } END { print good + 0, bad + 0 }' "$1")
+    [ "$2" = 0 ] || [ "$bad" != 0 ] || bad=1
+    [ "$good" != 0 ] || [ "$bad" != 0 ] || good=1
+    passed=$((passed + good))
+    failed=$((failed + bad))
+    [ "$2" = 0 ] || failures+=("$title (status $2)"$'\n'"$(reason "$1")")
+}
+
+# The lines that name a failure, else the last ones.
+reason() { # reason OUTPUT
+    { grep -E '^(error|test .* FAILED$)|panicked at' "$1" || tail -n 8 "$1"; } | tail -n 30 | sed 's/^/    /'
+}
+
 tests() { # tests TITLE CARGO-TEST-ARGUMENT...
-    say "$1"
     # A test that hangs is a failure with a name, not a run that never ends.
-    timeout --signal=INT 30m cargo test --all-features --locked "${@:2}" 2>&1 | tee -a "$results" || failed=1
+    stage "$1" timeout --signal=INT 30m cargo test --all-features --locked --no-fail-fast "${@:2}"
 }
-sum() {
-    awk '/^test result:/ { passed += $4; failed += $6 } END { print ""; print passed " passed, " failed " failed" }' "$results"
-    exit $failed
-}
+
 interop() {
     TIDEGATE_RATELIMIT=$(scripts/servers.sh ratelimit)
     export TIDEGATE_RATELIMIT
@@ -47,7 +94,7 @@ interop() {
         TIDEGATE_GRPCURL=$(scripts/servers.sh grpcurl)
         export TIDEGATE_GRPCURL
     else
-        say "there is no Go, or TIDEGATE_OFFLINE is set: NOT tested with grpcurl"
+        skipped+=("grpcurl (no Go, or TIDEGATE_OFFLINE)")
         known=(--skip interop::grpcurl)
     fi
     tests "grpcurl, and the same requests to envoyproxy/ratelimit" -p tidegate-server --test grpc -- --ignored interop --show-output \
@@ -62,7 +109,7 @@ case "${1:-}" in
 "") ;;
 --interop)
     interop
-    sum
+    exit
     ;;
 *)
     echo "scripts/test.sh: $1 is not known; there is --interop, or nothing" >&2
@@ -70,10 +117,10 @@ case "${1:-}" in
     ;;
 esac
 
-# The shared store is also tested on the oldest Redis that is supported, and on Valkey, and gRPC with Envoy: fetched now, so
-# that a network that is not there is told before anything else.
+# The shared store is also tested on the oldest Redis that is supported and on Valkey, and gRPC with Envoy. They are fetched
+# first, so that a missing network ends the script at once.
 if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
-    say "TIDEGATE_OFFLINE is set: NOT tested on Redis 6.2 and Valkey, and NOT with Envoy"
+    skipped+=("Redis 6.2, Valkey and Envoy (TIDEGATE_OFFLINE)")
 else
     say "Redis 6.2, Valkey and Envoy"
     redis62=$(scripts/servers.sh redis-6.2)
@@ -85,17 +132,6 @@ fi
 need python3 python3
 need nginx nginx
 need haproxy haproxy
-if command -v promtool >/dev/null; then # of Debian's package prometheus, which is large
-    promtool test rules packaging/prometheus/alerts.test.yaml
-else
-    say "there is no promtool: the alert rules are NOT tested"
-fi
-if command -v helm >/dev/null; then
-    helm lint --strict --quiet packaging/helm/tidegate
-    helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set store.url=redis://valkey,tls.secret=a,access.secret=b >/dev/null
-else
-    say "there is no helm: the chart's templates are NOT rendered"
-fi
 need chromium chromium
 need valgrind valgrind
 need curl curl
@@ -104,76 +140,93 @@ need npm npm
 typos=$(scripts/tools.sh typos)
 deny=$(scripts/tools.sh cargo-deny)
 
-say "formatting, spelling and lints"
-cargo fmt --all --check
-"$typos"
-cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
-
-say "licences, sources and banned crates"
-"$deny" --all-features --locked check --hide-inclusion-graph bans licenses sources
-
-say "the packages as they would be published"
-cargo package --workspace --exclude tidegate-redis-servers --locked --allow-dirty --no-verify --quiet
-for crate in crates/*/; do
-    grep -q '^publish = false' "$crate/Cargo.toml" && continue
-    for file in README.md LICENSE-APACHE LICENSE-MIT; do
-        cargo package --list --allow-dirty --locked --quiet --manifest-path "$crate/Cargo.toml" | grep -qx "$file" ||
-            { echo "the package of $crate has no $file" >&2; exit 1; }
-    done
-done
-
-say "the oldest Rust that is promised"
-scripts/msrv.sh
-
-say "the public API beside its snapshot"
-cargo run --quiet --locked --manifest-path api/Cargo.toml
-
-say "documentation"
-scripts/docs.py
-bench/chart.py --check
-RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked --quiet
-
-say "the core without the standard library"
-cargo check --locked --quiet -p tidegate-core --no-default-features
-
-if rustup target list --installed 2>/dev/null | grep -qx x86_64-unknown-linux-musl; then
-    say "the calls to the system with musl, which the released binaries have"
-    cargo check --locked --quiet -p tidegate-limiter --target x86_64-unknown-linux-musl
+if command -v promtool >/dev/null; then # of Debian's package prometheus, which is large
+    stage "the alert rules" promtool test rules packaging/prometheus/alerts.test.yaml
 else
-    say "rustup has no target x86_64-unknown-linux-musl: the system calls are NOT checked with musl"
+    skipped+=("the alert rules (no promtool)")
 fi
 
-say "examples of flow control"
-cargo build --workspace --all-features --examples --locked --quiet
-for example in hot_keys http_breaker "axum_overload --short"; do # each fails if it does not show what it promises
-    # shellcheck disable=SC2086 # its name and its arguments
-    "${CARGO_TARGET_DIR:-target}"/debug/examples/$example
-done
+chart() {
+    helm lint --strict --quiet packaging/helm/tidegate
+    helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set store.url=redis://valkey,tls.secret=a,access.secret=b >/dev/null
+}
+if command -v helm >/dev/null; then
+    stage "the templates of the chart" chart
+else
+    skipped+=("the templates of the chart (no helm)")
+fi
 
-say "lock-free pieces in every interleaving (loom)"
-RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
-    -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'
+stage "formatting" cargo fmt --all --check
+stage "spelling" "$typos"
+stage "lints" cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+stage "licences, sources and banned crates" \
+    "$deny" --all-features --locked check --hide-inclusion-graph bans licenses sources
+
+packages() {
+    local crate file
+    cargo package --workspace --exclude tidegate-redis-servers --locked --allow-dirty --no-verify --quiet
+    for crate in crates/*/; do
+        grep -q '^publish = false' "$crate/Cargo.toml" && continue
+        for file in README.md LICENSE-APACHE LICENSE-MIT; do
+            cargo package --list --allow-dirty --locked --quiet --manifest-path "$crate/Cargo.toml" | grep -qx "$file" ||
+                { echo "the package of $crate has no $file" >&2; return 1; }
+        done
+    done
+}
+stage "the packages as they would be published" packages
+stage "the oldest Rust that is promised" scripts/msrv.sh
+stage "the public API beside its snapshot" cargo run --quiet --locked --manifest-path api/Cargo.toml
+
+documentation() {
+    scripts/docs.py
+    bench/chart.py --check
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked --quiet
+}
+stage "documentation" documentation
+stage "the core without the standard library" cargo check --locked --quiet -p tidegate-core --no-default-features
+
+if rustup target list --installed 2>/dev/null | grep -qx x86_64-unknown-linux-musl; then
+    stage "the calls to the system with musl, which the released binaries have" \
+        cargo check --locked --quiet -p tidegate-limiter --target x86_64-unknown-linux-musl
+else
+    skipped+=("the system calls with musl (rustup has no target x86_64-unknown-linux-musl)")
+fi
+
+# Each example fails if it does not show what it promises.
+examples() {
+    cargo build --workspace --all-features --examples --locked --quiet
+    local programs=${CARGO_TARGET_DIR:-target}/debug/examples
+    "$programs/hot_keys"
+    "$programs/http_breaker"
+    "$programs/axum_overload" --short
+}
+stage "examples of flow control" examples
+
+loom() {
+    RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
+        -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'
+}
+stage "lock-free pieces in every interleaving (loom)" loom
 
 if [ "$(uname -m)" = x86_64 ]; then
-    say "instructions of hot calls beside their counts"
-    cargo run --quiet --locked --release --manifest-path bench/instructions/Cargo.toml
+    stage "instructions of hot calls beside their counts" \
+        cargo run --quiet --locked --release --manifest-path bench/instructions/Cargo.toml
 else
-    say "this is no x86-64: the instructions of hot calls are NOT counted"
+    skipped+=("the instructions of hot calls (not x86-64)")
 fi
 
 tests "tests" --workspace
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ -z "${TIDEGATE_RATELIMIT:-}" ]; then
-    say "TIDEGATE_OFFLINE is set: NOT compared with envoyproxy/ratelimit"
+    skipped+=("the comparison with envoyproxy/ratelimit (TIDEGATE_OFFLINE)")
 elif command -v go >/dev/null || [ -n "${TIDEGATE_RATELIMIT:-}" ]; then
     interop
 else
-    say "there is no Go: NOT compared with envoyproxy/ratelimit"
+    skipped+=("the comparison with envoyproxy/ratelimit (no Go)")
 fi
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ ! -d scripts/pages/node_modules ]; then
-    say "TIDEGATE_OFFLINE is set: the dashboard is NOT looked at with a browser"
+    skipped+=("the dashboard in a browser (TIDEGATE_OFFLINE)")
 else
-    say "the dashboard in a browser"
-    scripts/pages.sh || failed=1
+    stage "the dashboard in a browser" scripts/pages.sh
 fi
 if [ -n "${TIDEGATE_LONG:-}" ]; then
     flood=(--release -p tidegate-limiter --test flood)
@@ -187,20 +240,14 @@ fi
 if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
     # The two at once: their tests mostly wait for servers that are away. This build of Redis 6.2 has no TLS.
     store=(-p tidegate-redis --lib --tests)
-    cargo test --all-features --locked --quiet --no-run "${store[@]}"
-    old=$(mktemp)
-    (
-        results=$old
-        export TIDEGATE_REDIS_SERVER="$redis62"
-        tests "the shared store on $("$redis62" --version)" "${store[@]}" -- --skip tls_connects_only_to_trusted_servers \
-            --skip a_plain_address_of_a_tls_server_gives_a_hint
-        exit $failed
-    ) >"$old.shown" 2>&1 &
+    stage "build the tests of the shared store" cargo test --all-features --locked --quiet --no-run "${store[@]}"
+    TIDEGATE_REDIS_SERVER="$redis62" timeout --signal=INT 30m cargo test --all-features --locked --no-fail-fast "${store[@]}" -- \
+        --skip tls_connects_only_to_trusted_servers --skip a_plain_address_of_a_tls_server_gives_a_hint >"$scratch/old" 2>&1 &
     TIDEGATE_REDIS_SERVER="$valkey" tests "the shared store on $("$valkey" --version)" "${store[@]}"
-    wait $! || failed=1
-    cat "$old.shown"
-    cat "$old" >>"$results"
-    rm -f "$old" "$old.shown"
+    title="the shared store on $("$redis62" --version)"
+    say "$title"
+    status=0
+    wait $! || status=$?
+    cat "$scratch/old"
+    count "$scratch/old" "$status"
 fi
-
-sum

@@ -109,156 +109,219 @@ async function lookAs(path, name, width, theme) {
   await context.close();
 }
 
-// A key is blocked with the keyboard alone, after a question; then it is unblocked. The page changes by itself, and stops when
-// it is told to.
+// Runs one step of the check. An error is a problem of this step, and the steps after it still run.
+async function step(name, run) {
+  try {
+    await run();
+  } catch (error) {
+    complain(`step "${name}"`, error.message.split('\n')[0]);
+  }
+}
+
+// Polls for ten seconds; no test can say when a browser has drawn.
+async function expect(page, where, what, check) {
+  for (let tries = 0; tries < 100; tries += 1) {
+    if (await check()) return;
+    await page.waitForTimeout(100);
+  }
+  complain(where, `not seen: ${what}`);
+}
+
+// Does something that posts to this path, and waits for the server's response to it.
+async function posts(page, path, act) {
+  const [response] = await Promise.all([
+    page.waitForResponse((response) => response.request().method() === 'POST' && new URL(response.url()).pathname === path),
+    act(),
+  ]);
+  return response;
+}
+
+const yes = (page) => page.locator('#ask button.danger').click();
+
+// A key is blocked with the keyboard alone, after a question; then it is unblocked, refunded and overridden. The page changes by
+// itself until Pause stops it.
 async function use() {
   const path = '/limit?name=logins&key=mallory%40example.com';
   const { context, page, where } = await open(path, 1440, 'light');
-  const expect = async (what, check) => {
-    for (let tries = 0; tries < 100; tries += 1) {
-      if (await check()) return;
-      await page.waitForTimeout(100);
-    }
-    complain(where, `not seen: ${what}`);
-  };
   const status = async () => (await page.locator('#status').textContent()) ?? '';
   const button = (name) => page.locator('section.card').getByRole('button', { name, exact: true });
-  await button('Block mallory@example.com in logins?').focus();
-  await page.keyboard.press('Enter');
-  if (!(await page.locator('#question').textContent()).includes('mallory@example.com')) complain(where, 'no question');
-  await page.keyboard.press('Escape');
-  if ((await status()) !== '') complain(where, 'a block without a yes');
-  await page.keyboard.press('Enter');
-  await page.keyboard.press('Tab');
-  await page.keyboard.press('Enter');
-  await expect('that it is done', async () => (await status()) === 'Done.');
-  const denied = await acquire('logins', 'mallory@example.com');
-  if (denied.status !== 429 || (await denied.json()).retry_after_ms !== null) complain(where, 'the key is not blocked');
-  await button('Unblock mallory@example.com in logins?').click();
-  await page.locator('#ask button.danger').click();
-  await expect('that it is unblocked', async () => (await status()) === 'Done.');
-  await page.locator('#cost').fill('2');
-  await button('Refund mallory@example.com in logins?').click();
-  await page.locator('#ask button.danger').click();
-  await expect('that it is refunded', async () => (await status()) === 'Done.');
-  await page.locator('#quota').fill('500/1m');
-  await page.locator('#for').fill('1h');
-  await button('Override the quota of mallory@example.com in logins?').click();
-  await page.locator('#ask button.danger').click();
-  await expect('that it is overridden', async () => (await status()) === 'Done.');
-  if ((await acquire('logins', 'mallory@example.com')).status !== 200) complain(where, 'the own quota is not in force');
-  await page.goto(path);
-  if (!(await page.locator('section.card').textContent()).includes('Its own quota: 500/1m, for another')) complain(where, 'the own quota is not shown');
-  await button('End the own quota of mallory@example.com in logins?').click();
-  await page.locator('#ask button.danger').click();
-  await expect('that it is ended', async () => (await status()) === 'Done.');
-  await page.locator('#quota').fill('much');
-  await button('Override the quota of mallory@example.com in logins?').click();
-  await page.locator('#ask button.danger').click();
-  await expect('what a quota looks like', async () => (await status()).includes('`much`'));
-  const shown = () => page.locator('#live').innerHTML();
-  const before = await shown();
-  await expect('a change', async () => (await shown()) !== before);
-  const link = page.locator('#live a').first();
-  await link.focus();
-  const held = await shown();
-  await expect('another change', async () => (await shown()) !== held);
-  if (!(await link.evaluate((element) => element === document.activeElement))) complain(where, 'the focus is lost');
-  await page.locator('#pause').click();
-  const paused = await shown();
-  await page.waitForTimeout(2500);
-  if ((await shown()) !== paused) complain(where, 'it changes although it is paused');
+  const key = 'mallory@example.com in logins';
+  // An action whose question is answered with yes: its request is sent, and the status names it.
+  const act = async (what, to, shown) => {
+    const response = await posts(page, to, async () => {
+      await button(`${what} ${key}?`).click();
+      await yes(page);
+    });
+    await expect(page, where, `"${shown}" after "${what}"`, async () => (await status()).includes(shown));
+    return response;
+  };
+  await step('block with the keyboard', async () => {
+    await button(`Block ${key}?`).focus();
+    await page.keyboard.press('Enter');
+    if (!(await page.locator('#question').textContent()).includes('mallory@example.com')) complain(where, 'no question');
+    await page.keyboard.press('Escape');
+    if ((await status()) !== '') complain(where, 'a block without a yes');
+    await posts(page, '/v1/block', async () => {
+      await page.keyboard.press('Enter');
+      await page.keyboard.press('Tab');
+      await page.keyboard.press('Enter');
+    });
+    await expect(page, where, 'the block in the status', async () => (await status()) === `Blocked ${key}`);
+    const denied = await acquire('logins', 'mallory@example.com');
+    if (denied.status !== 429 || (await denied.json()).retry_after_ms !== null) complain(where, 'the key is not blocked');
+  });
+  await step('an answer belongs to its question', async () => {
+    // The `close` event of the first question arrives when the second is open.
+    await posts(page, '/v1/unblock', () => page.evaluate(async (label) => {
+      const ask = document.getElementById('ask');
+      const press = () => document.querySelector(`section.card button[aria-label="${label}"]`).click();
+      press();
+      ask.close();
+      press();
+      await new Promise((done) => setTimeout(done, 100));
+      ask.querySelector('button.danger').click();
+    }, `Unblock ${key}?`));
+    await expect(page, where, 'that it is unblocked', async () => (await status()) === `Unblocked ${key}`);
+  });
+  await step('unblock again', () => act('Unblock', '/v1/unblock', 'was not blocked'));
+  await step('refund', async () => {
+    await page.locator('#cost').fill('2');
+    await act('Refund', '/v1/refund', `Refunded ${key}`);
+  });
+  await step('override', async () => {
+    await page.locator('#quota').fill('500/1m');
+    await page.locator('#for').fill('1h');
+    await act('Override the quota of', '/v1/override', `Overrode the quota of ${key}`);
+    if ((await acquire('logins', 'mallory@example.com')).status !== 200) complain(where, 'the own quota is not in force');
+  });
+  await step('end the override', async () => {
+    await page.goto(path);
+    if (!(await page.locator('section.card').textContent()).includes('Its own quota: 500/1m, for another')) complain(where, 'the own quota is not shown');
+    await act('End the own quota of', '/v1/override', `Ended the own quota of ${key}`);
+  });
+  await step('a mistake stays in the status until the next action', async () => {
+    await page.locator('#quota').fill('much');
+    const response = await act('Override the quota of', '/v1/override', '`much`');
+    if (response.status() !== 400) complain(where, `a quota of "much" has the status ${response.status()}`);
+    await act('Unblock', '/v1/unblock', 'was not blocked');
+    if ((await status()).includes('much')) complain(where, 'the mistake is still in the status after the next action');
+  });
+  await step('changes, focus and pause', async () => {
+    const shown = () => page.locator('#live').innerHTML();
+    const before = await shown();
+    await expect(page, where, 'a change', async () => (await shown()) !== before);
+    const link = page.locator('#live a').first();
+    await link.focus();
+    const held = await shown();
+    await expect(page, where, 'another change', async () => (await shown()) !== held);
+    if (!(await link.evaluate((element) => element === document.activeElement))) complain(where, 'the focus is lost');
+    await page.locator('#pause').click();
+    const paused = await shown();
+    await page.waitForTimeout(2500);
+    if ((await shown()) !== paused) complain(where, 'it changes although it is paused');
+  });
   await context.close();
 }
 
-// A change of the rules: a mistake is told with its line, a candidate is tried on the trace, and saved after a question.
+// A change of the rules: the page names the line of a mistake, tries a candidate on the trace, and saves it after a question.
 async function edit() {
   // Past the pages' policy, so that axe can look at what a script has made.
   const { context, page, where } = await open('/rules', 390, 'dark', true);
-  const expect = async (what, check) => {
-    for (let tries = 0; tries < 100; tries += 1) {
-      if (await check()) return;
-      await page.waitForTimeout(100);
-    }
-    complain(where, `not seen: ${what}`);
-  };
   const text = page.locator('#text');
   const checked = async () => (await page.locator('#checked').textContent()) ?? '';
   const before = await text.inputValue();
-  await expect('that nothing is wrong', async () => (await checked()).includes('as in the file'));
-  await text.fill(before.replace('limit: 20/1m', 'limit: 20'));
-  await expect('the mistake', async () => (await checked()).includes('1 mistakes'));
-  await page.getByRole('button', { name: 'Line 3' }).click();
-  const selected = await text.evaluate((area) => area.value.slice(area.selectionStart, area.selectionEnd));
-  if (!selected.includes('name: logins')) complain(where, `the button leads to: ${selected}`);
-  if (await page.locator('#save').isEnabled()) complain(where, 'a mistake can be saved');
-  await text.fill(before.replace('limit: 20/1m', 'limit: 10/1m'));
-  await expect('the difference', async () => (await page.locator('#diff .added').textContent())?.includes('10/1m'));
-  await page.locator('#try').click();
-  await expect('what it would deny', async () => (await page.locator('#tried table').count()) > 0);
-  await page.screenshot({ path: `${directory}/rules-tried-390-dark.png`, fullPage: true });
-  const overflow = await page.evaluate(
-    () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
-  );
-  if (overflow > 0) complain(where, `${overflow} pixels are beside the screen after a try`);
-  await audit(page, where);
-  await page.locator('#save').click();
-  await page.locator('#ask button.danger').click();
-  await expect('that it is saved', async () => (await checked()).includes('Saved and loaded'));
-  const { text: now } = await (await fetch(`${admin}/v1/rules/file`)).json();
-  if (!now.includes('limit: 10/1m')) complain(where, 'the file is as it was');
+  await step('check a mistake', async () => {
+    await expect(page, where, 'that nothing is wrong', async () => (await checked()).includes('as in the file'));
+    await text.fill(before.replace('limit: 20/1m', 'limit: 20'));
+    await expect(page, where, 'the mistake', async () => (await checked()).includes('1 mistakes'));
+    await page.getByRole('button', { name: 'Line 3' }).click();
+    const selected = await text.evaluate((area) => area.value.slice(area.selectionStart, area.selectionEnd));
+    if (!selected.includes('name: logins')) complain(where, `the button leads to: ${selected}`);
+    if (await page.locator('#save').isEnabled()) complain(where, 'a mistake can be saved');
+  });
+  await step('try a candidate', async () => {
+    await text.fill(before.replace('limit: 20/1m', 'limit: 10/1m'));
+    await expect(page, where, 'the difference', async () => (await page.locator('#diff .added').textContent())?.includes('10/1m'));
+    await page.locator('#try').click();
+    await expect(page, where, 'what it would deny', async () => (await page.locator('#tried table').count()) > 0);
+    await page.screenshot({ path: `${directory}/rules-tried-390-dark.png`, fullPage: true });
+    const overflow = await page.evaluate(
+      () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    );
+    if (overflow > 0) complain(where, `${overflow} pixels are beside the screen after a try`);
+    await audit(page, where);
+  });
+  await step('save', async () => {
+    await posts(page, '/v1/rules/save', async () => {
+      await page.locator('#save').click();
+      await yes(page);
+    });
+    await expect(page, where, 'that it is saved', async () => (await checked()).includes('Saved and loaded'));
+    const { text: now } = await (await fetch(`${admin}/v1/rules/file`)).json();
+    if (!now.includes('limit: 10/1m')) complain(where, 'the file is as it was');
+  });
   await context.close();
 }
 
 // Rules are pushed to the programs of an application.
 async function push() {
   const { context, page, where } = await open('/flow?app=shop', 390, 'dark');
-  await page.locator('summary').click();
-  await page.locator('#rules').fill('flow:\n  - {resource: payments, limit: none}\n');
-  const answer = async () => {
-    await page.getByRole('button', { name: 'Push' }).click();
-    await page.locator('#ask button.danger').click();
-    await page.waitForFunction(() => document.getElementById('status').textContent !== '');
-    return page.locator('#status').textContent();
+  const status = async () => (await page.locator('#status').textContent()) ?? '';
+  const pushes = async (rules, shown) => {
+    await page.locator('#rules').fill(rules);
+    await posts(page, '/v1/flow/rules', async () => {
+      await page.getByRole('button', { name: 'Push' }).click();
+      await yes(page);
+    });
+    await expect(page, where, `"${shown}" in the status`, async () => (await status()).includes(shown));
   };
-  if (!(await answer()).includes('the previous rules stay active')) complain(where, 'a mistake is not told');
-  await page.locator('#rules').fill('flow:\n  - {resource: payments, limit: 100/1s}\n');
-  await page.evaluate(() => { document.getElementById('status').textContent = ''; });
-  if ((await answer()) !== 'Done.') complain(where, 'the rules were not pushed');
-  await page.goto('/flow?app=shop');
-  await page.locator('summary').click();
-  if (!(await page.locator('#rules').inputValue()).includes('100/1s')) complain(where, 'the pushed rules are not shown');
+  await step('push a mistake', async () => {
+    await page.locator('summary').click();
+    await pushes('flow:\n  - {resource: payments, limit: none}\n', 'the previous rules stay active');
+  });
+  await step('push rules', async () => {
+    await pushes('flow:\n  - {resource: payments, limit: 100/1s}\n', 'Pushed the rules to shop');
+    await page.goto('/flow?app=shop');
+    await page.locator('summary').click();
+    if (!(await page.locator('#rules').inputValue()).includes('100/1s')) complain(where, 'the pushed rules are not shown');
+  });
   await context.close();
 }
 
 await new Promise((done) => setTimeout(done, Number(process.env.TRAFFIC_MS ?? 12_000)));
-await look('/', 'overview');
-await look('/limit?name=logins', 'limit');
-await look('/limit?name=logins&key=mallory%40example.com', 'key');
-await look('/rules', 'rules');
-await look('/limit?name=nobody', 'missing');
+for (const [path, name] of [
+  ['/', 'overview'],
+  ['/limit?name=logins', 'limit'],
+  ['/limit?name=logins&key=mallory%40example.com', 'key'],
+  ['/rules', 'rules'],
+  ['/limit?name=nobody', 'missing'],
+  ['/flow', 'programs'],
+  ['/flow?app=shop', 'flow'],
+]) {
+  await step(`look at ${path}`, () => look(path, name));
+}
 // Of another server, which has a store.
 if (process.env.TIDEGATE_SHARED) {
-  const shared = process.env.TIDEGATE_SHARED;
-  let seen = [];
-  for (let tries = 0; tries < 600 && seen.length < 2; tries += 1) {
-    const told = await fetch(`${shared}/v1/servers`);
-    seen = told.ok ? (await told.json()).servers.map((server) => server.name) : [];
-    await new Promise((done) => setTimeout(done, 100));
-  }
-  if (seen.join() !== 'one,two') complain('/servers', `not both servers are seen: ${seen.join()}`);
-  await look(`${shared}/servers`, 'servers');
+  await step('look at /servers', async () => {
+    const shared = process.env.TIDEGATE_SHARED;
+    let seen = [];
+    for (let tries = 0; tries < 600 && seen.length < 2; tries += 1) {
+      const answer = await fetch(`${shared}/v1/servers`);
+      seen = answer.ok ? (await answer.json()).servers.map((server) => server.name) : [];
+      await new Promise((done) => setTimeout(done, 100));
+    }
+    if (seen.join() !== 'one,two') complain('/servers', `not both servers are seen: ${seen.join()}`);
+    await look(`${shared}/servers`, 'servers');
+  });
 }
-if (process.env.TIDEGATE_REPORT) await look(process.env.TIDEGATE_REPORT, 'report', [400, 1440]);
-await look('/flow', 'programs');
-await look('/flow?app=shop', 'flow');
-await use();
-await edit();
-await push();
+if (process.env.TIDEGATE_REPORT) await step('look at the report', () => look(process.env.TIDEGATE_REPORT, 'report', [400, 1440]));
+await step('use a key', use);
+await step('edit the rules', edit);
+await step('push rules', push);
 going = false;
 await busy;
 await browser.close();
-// The console calls each refusal an error: of a page that is not there, and of the quota and the rules that are wrong on purpose.
+// The console calls each refusal an error, also those that the check provokes: a missing page, a wrong quota, wrong rules.
 const meant = /nobody.*status of 404|mallory.*status of 400|app=shop.*status of 422/;
 for (const problem of problems.filter((problem) => !meant.test(problem))) {
   console.error(problem);

@@ -29,6 +29,7 @@ fn no_page_loads_anything_from_elsewhere_and_the_data_plane_has_no_pages() {
         "/limit?name=per-user",
         "/rules",
         "/flow",
+        "/assets/ask.js",
         "/assets/page.js",
         "/assets/rules.js",
         "/assets/style.css",

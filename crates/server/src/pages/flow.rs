@@ -31,12 +31,13 @@ pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missi
     let body = changing(app, &name)?;
     let rules = app.flow.pushed.get(&name).map(|rules| rules.text).unwrap_or_default();
     let question = format!("Push these rules to all instances of {}?", shown::text(&name));
+    let done = format!("Pushed the rules to {}", shown::text(&name));
     let head = html! {
         h1 { (shown::text(&name)) }
         @if viewer.may_operate {
             details {
                 summary { "Rules" }
-                form method="post" action="/v1/flow/rules" data-question=(question) {
+                form method="post" action="/v1/flow/rules" data-question=(question) data-done=(done) {
                     input type="hidden" name="app" value=(name);
                     label for="rules" { "Rules of all kinds in YAML. They replace those that the instances have." }
                     textarea id="rules" name="rules" rows="14" spellcheck="false" { "\n" (rules) }

@@ -33,7 +33,8 @@ pub(super) fn layout(title: &str, here: &str, live: Option<&str>, head: &Markup,
                 }
                 main id="main" tabindex="-1" {
                     (head)
-                    p role="status" id="status" {}
+                    p role="status" id="status" class="status" {}
+                    p role="status" id="connection" class="status" {}
                     noscript { p { "Without JavaScript the page shows the time when it was loaded, and keys cannot be blocked." } }
                     div id="live" data-live=[live] { (body) }
                 }
@@ -57,12 +58,25 @@ pub(super) fn missing(why: &str) -> Markup {
     layout("Not found", "", None, &html! { h1 { "Not found" } p { (shown::text(why)) } }, &body)
 }
 
-/// A button that posts these fields after a confirmation.
-pub(super) fn post(path: &str, label: &str, question: &str, fields: &[(&str, &str)]) -> Markup {
+/// An action on a key, as its button, its question and its result name it.
+#[derive(Clone, Copy)]
+pub(super) struct Action<'a> {
+    /// `Block`
+    pub button: &'a str,
+    /// `Block alice in logins?`
+    pub question: &'a str,
+    /// `Blocked alice in logins`
+    pub done: &'a str,
+}
+
+/// A form that posts these fields to `path` after the operator has answered the question with yes.
+pub(super) fn post(path: &str, action: Action<'_>, fields: &[(&str, &str)], inputs: Option<&Markup>) -> Markup {
     html! {
-        form method="post" action=(path) data-question=(question) {
+        form method="post" action=(path) class=[inputs.is_some().then_some("amount")]
+            data-question=(action.question) data-done=(action.done) {
             @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
-            button type="submit" aria-label=(question) { (label) }
+            @if let Some(inputs) = inputs { (inputs) }
+            button type="submit" aria-label=(action.question) { (action.button) }
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Missing,
     chart::{Size, chart},
     latency,
-    layout::{layout, post},
+    layout::{Action, layout, post},
     overview::{pairs, rates},
     rules::yaml,
     shown,
@@ -99,40 +99,54 @@ async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
 /// All actions on a key. The quotas of single keys, and what a key has used, can only be changed where the states are in memory.
 fn actions(name: &str, key: &str, is_shared: bool, has_own: bool) -> Markup {
     let fields = [("limit", name), ("key", key)];
-    let question = |what: &str| format!("{what} {} in {}?", shown::text(key), shown::text(name));
-    let reset = format!("Reset what {} has used in {}?", shown::text(key), shown::text(name));
-    let end = format!("End the own quota of {} in {}?", shown::text(key), shown::text(name));
+    let units = html! {
+        label for="cost" { "Units" }
+        input id="cost" name="cost" type="number" min="1" max="4294967295" value="1" required;
+    };
+    let quota = html! {
+        label for="quota" { "Own quota" }
+        input id="quota" name="quota" placeholder="1000/1m" autocomplete="off" required;
+        label for="for" { "for" }
+        input id="for" name="for" placeholder="ever, or 2h" autocomplete="off";
+    };
+    let act = |path: &str, button: &str, [verb, past]: [&str; 2], inputs: Option<&Markup>| {
+        action(path, button, [verb, past], (name, key), &fields, inputs)
+    };
     html! {
         div class="buttons" {
             (block(name, key))
-            (post("/v1/unblock", "Unblock", &question("Unblock"), &fields))
-            @if !is_shared { (post("/v1/reset", "Reset", &reset, &fields)) }
+            (act("/v1/unblock", "Unblock", ["Unblock", "Unblocked"], None))
+            @if !is_shared { (act("/v1/reset", "Reset", ["Reset what was used by", "Reset what was used by"], None)) }
             @if has_own {
-                (post("/v1/override", "End own quota", &end, &[fields[0], fields[1], ("end", "true")]))
+                @let fields = [fields[0], fields[1], ("end", "true")];
+                @let words = ["End the own quota of", "Ended the own quota of"];
+                (action("/v1/override", "End own quota", words, (name, key), &fields, None))
             }
-            form method="post" action="/v1/refund" class="amount" data-question=(question("Refund")) {
-                @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
-                label for="cost" { "Units" }
-                input id="cost" name="cost" type="number" min="1" max="4294967295" value="1" required;
-                button type="submit" aria-label=(question("Refund")) { "Refund" }
-            }
+            (act("/v1/refund", "Refund", ["Refund", "Refunded"], Some(&units)))
             @if !is_shared {
-                form method="post" action="/v1/override" class="amount" data-question=(question("Override the quota of")) {
-                    @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
-                    label for="quota" { "Own quota" }
-                    input id="quota" name="quota" placeholder="1000/1m" autocomplete="off" required;
-                    label for="for" { "for" }
-                    input id="for" name="for" placeholder="ever, or 2h" autocomplete="off";
-                    button type="submit" aria-label=(question("Override the quota of")) { "Override" }
-                }
+                @let words = ["Override the quota of", "Overrode the quota of"];
+                (act("/v1/override", "Override", words, Some(&quota)))
             }
         }
     }
 }
 
 fn block(name: &str, key: &str) -> Markup {
-    let question = format!("Block {} in {}?", shown::text(key), shown::text(name));
-    post("/v1/block", "Block", &question, &[("limit", name), ("key", key)])
+    action("/v1/block", "Block", ["Block", "Blocked"], (name, key), &[("limit", name), ("key", key)], None)
+}
+
+/// A button for a key: `verb` begins its question, `past` the text that says that it is done.
+fn action(
+    path: &str,
+    button: &str,
+    [verb, past]: [&str; 2],
+    (name, key): (&str, &str),
+    fields: &[(&str, &str)],
+    inputs: Option<&Markup>,
+) -> Markup {
+    let of = format!("{} in {}", shown::text(key), shown::text(name));
+    let (question, done) = (format!("{verb} {of}?"), format!("{past} {of}"));
+    post(path, Action { button, question: &question, done: &done }, fields, inputs)
 }
 
 /// The part that is updated each second.

@@ -40,7 +40,8 @@ struct Asset {
     text: &'static str,
 }
 
-const ASSETS: [Asset; 4] = [
+const ASSETS: [Asset; 5] = [
+    Asset { path: "/assets/ask.js", kind: "text/javascript; charset=utf-8", text: include_str!("ask.js") },
     Asset { path: "/assets/page.js", kind: "text/javascript; charset=utf-8", text: include_str!("page.js") },
     Asset {
         path: "/assets/rules.js",

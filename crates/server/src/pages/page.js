@@ -1,8 +1,10 @@
-// Inserts the server's updates each second, and asks before a key is blocked.
+// Inserts the server's updates each second, and posts an action after a question.
+
+import { confirm, isOpen } from '/assets/ask.js';
 
 const live = document.getElementById('live');
 const status = document.getElementById('status');
-const ask = document.getElementById('ask');
+const connection = document.getElementById('connection');
 const pause = document.getElementById('pause');
 
 let paused = false;
@@ -10,7 +12,7 @@ let held = false;
 
 // Replaces the changing part and keeps the focus. Nothing is replaced while a question is open or during a click.
 function show(html) {
-  if (paused || held || ask.open) return;
+  if (paused || held || isOpen()) return;
   const focused = live.contains(document.activeElement) ? place(document.activeElement) : null;
   live.innerHTML = html;
   if (focused !== null) {
@@ -26,15 +28,11 @@ function place(element) {
 if (live.dataset.live) {
   const source = new EventSource(live.dataset.live);
   source.onmessage = (event) => {
-    if (status.dataset.lost) {
-      status.textContent = '';
-      delete status.dataset.lost;
-    }
+    connection.textContent = '';
     show(event.data);
   };
   source.onerror = () => {
-    status.textContent = 'The server does not answer. These are the last numbers.';
-    status.dataset.lost = 'yes';
+    connection.textContent = 'The server does not answer. These are the last numbers.';
   };
   pause.addEventListener('click', () => {
     paused = !paused;
@@ -54,23 +52,21 @@ document.addEventListener('submit', async (event) => {
   if (fields.cost) fields.cost = Number(fields.cost);
   if (fields.end) fields.end = true;
   if (fields.for === '') delete fields.for;
-  document.getElementById('question').textContent = form.dataset.question;
-  ask.returnValue = 'no';
-  ask.showModal();
-  await new Promise((done) => ask.addEventListener('close', done, { once: true }));
-  if (ask.returnValue !== 'yes') return;
-  status.textContent = await post(new URL(form.action).pathname, fields);
+  if (!await confirm(form.dataset.question)) return;
+  status.textContent = '';
+  status.textContent = await post(new URL(form.action).pathname, fields, form.dataset.done);
 });
 
-async function post(path, fields) {
+// Posts an action. Resolves to `done`, or to the reason why nothing was done.
+async function post(path, fields, done) {
   try {
     const body = Object.keys(fields).length ? JSON.stringify(fields) : '';
     const response = await fetch(path, { method: 'POST', body });
     const answer = await response.json();
     if (!response.ok) return answer.detail;
-    if (answer.unblocked === false) return 'It was not blocked.';
-    if (answer.ended === false) return 'It had no own quota.';
-    return 'Done.';
+    if (answer.unblocked === false) return `${fields.key} was not blocked in ${fields.limit}`;
+    if (answer.ended === false) return `${fields.key} had no override in ${fields.limit}`;
+    return done;
   } catch {
     return 'The server does not answer.';
   }

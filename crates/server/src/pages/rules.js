@@ -1,5 +1,7 @@
 // The editor of the rules: says what is wrong as one types, shows what would change, tries that on the trace, and saves.
 
+import { confirm } from '/assets/ask.js';
+
 const form = document.getElementById('rules');
 const text = document.getElementById('text');
 const checked = document.getElementById('checked');
@@ -8,7 +10,6 @@ const diff = document.getElementById('diff');
 const tried = document.getElementById('tried');
 const save = document.getElementById('save');
 const attempt = document.getElementById('try');
-const ask = document.getElementById('ask');
 
 const PAUSE = 300;
 let timer = 0;
@@ -150,11 +151,8 @@ attempt.addEventListener('click', async () => {
 form.addEventListener('submit', async (event) => {
   event.preventDefault();
   if (!save) return;
-  document.getElementById('question').textContent = `Save to ${form.dataset.path}, and load it?`;
-  ask.returnValue = 'no';
-  ask.showModal();
-  await new Promise((done) => ask.addEventListener('close', done, { once: true }));
-  if (ask.returnValue !== 'yes') return;
+  if (!await confirm(`Save to ${form.dataset.path}, and load it?`)) return;
+  checked.textContent = 'Saving …';
   const { ok, answer } = await post(`/v1/rules/save?version=${form.dataset.version}`, text.value);
   if (answer.mistakes) show(answer.mistakes);
   if (!ok) {

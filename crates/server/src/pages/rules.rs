@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::task::spawn_blocking;
 
 use super::{
-    layout::{layout, post},
+    layout::{Action, layout, post},
     shown,
 };
 use crate::{
@@ -83,7 +83,8 @@ pub(super) async fn page(app: &App, viewer: Viewer) -> Markup {
             }
         }
         @if viewer.may_operate {
-            div class="buttons" { (post("/v1/reload", "Reload the file", "Reload the file?", &[])) }
+            @let reload = Action { button: "Reload the file", question: "Reload the file?", done: "Reloaded the file" };
+            div class="buttons" { (post("/v1/reload", reload, &[], None)) }
         }
         @match read {
             Ok(Ok(text)) => (editor(app, &text, viewer)),
