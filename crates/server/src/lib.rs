@@ -2,14 +2,23 @@
 //! HAProxy's SPOP.
 //!
 //! ```text
-//! HTTP ─ http ─┐                       ┌─ memory ─► tidegate-limiter
-//! RESP ─ resp ─┼─► service ─► limits ──┤
-//! gRPC ─ grpc ─┤                ▲      └─ shared ─► tidegate-redis
-//! SPOP ─ spoe ─┘                │
-//!      (envoy)      rules file ─ rules      metrics, reload, state_file, shutdown beside it
+//! listen ─► edges: HTTP, RESP, gRPC, SPOP ─► decide: service ─► limits ─┬─ memory ─► tidegate-limiter
+//!                    │                          ▲                       └─ shared ─► tidegate-redis
+//!                    └─► envoy: descriptors ────┘
 //! ```
 //!
-//! No decision is made here: [`service`] finds the limit that a request names and asks it. [`Server`] connects the parts, and
+//! | module | what it does |
+//! |---|---|
+//! | `rules` | parses, checks and replaces the rules file |
+//! | `envoy` | reads configurations of envoyproxy/ratelimit and decides on their descriptors |
+//! | `decide` | the service, its limits in memory and in the store, what a refusal means, what is counted |
+//! | `listen` | accepts connections within bounds: TLS, credentials, who may use which listener |
+//! | `edges` | one module for each protocol: parse, ask the service, print |
+//! | `control` | the dashboard, and the programs that report to it |
+//! | `observe` | metrics, history, heavy keys, traces, telemetry |
+//! | `serve` | starts, reloads and stops the server, and writes the state file |
+//!
+//! An algorithm decides; this crate only finds the limit that a request names and asks it. [`Server`] connects the parts, and
 //! `tidegate serve` is its command line.
 //!
 //! ```
@@ -27,69 +36,36 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod access;
-#[cfg(test)]
-mod captured_log;
-mod connections;
-pub mod counts;
+mod control;
+pub mod decide;
+mod edges;
 pub mod envoy;
-mod flow;
-mod follow;
-#[cfg(feature = "grpc")]
-mod grpc;
-pub mod heavy;
-pub mod history;
-pub mod http;
-mod idle;
-mod latency;
-pub mod limits;
-mod locks;
-mod metrics;
-mod occupancy;
-mod once_a_minute;
-mod open_files;
-mod options;
-mod pages;
-mod peers;
-pub mod rate_limits;
-mod refusal;
-mod reload;
-pub mod resp;
+pub mod listen;
+pub mod observe;
 pub mod rules;
-mod rules_file;
-mod server;
-pub mod service;
-pub mod shared;
-mod shutdown;
-mod sources;
-#[doc(hidden)]
-pub mod spoe;
-mod start_error;
-mod state;
-mod state_file;
-#[cfg(feature = "otlp")]
-pub mod telemetry;
-#[cfg(not(feature = "otlp"))]
-#[path = "telemetry/off.rs"]
-pub mod telemetry;
-pub mod throttle;
-mod tls;
-pub mod trace;
-mod watchers;
-pub mod what_if;
+mod serve;
 
-pub use flow::PushError;
+pub use control::flow::PushError;
+pub use decide::{counts, limits, observers::DecisionObservers, service, shared, throttle};
 #[cfg(feature = "grpc")]
 #[doc(hidden)]
-pub use grpc::InProcess;
-pub use open_files::{OpenFiles, raise_open_files};
-pub use options::Options;
-pub use server::{Ended, Order, Server};
-pub use shutdown::signals;
-pub use start_error::{Lacks, StartError, StoreOptionError};
-pub use state_file::StatePathError;
+pub use edges::grpc::InProcess;
 #[doc(hidden)]
-pub use state_file::check_and_restore;
+pub use edges::spoe;
+pub use edges::{http, resp};
+pub use listen::{
+    access,
+    tls::{TlsError, TlsFiles},
+};
+pub use observe::{heavy, history, telemetry, trace, what_if};
+#[doc(hidden)]
+pub use serve::state_file::check_and_restore;
+pub use serve::{
+    open_files::{OpenFiles, raise_open_files},
+    options::Options,
+    server::{Ended, Order, Server},
+    shutdown::signals,
+    start_error::{Lacks, StartError, StoreOptionError},
+    state_file::StatePathError,
+};
 pub use tidegate_redis::Timeout;
-pub use tls::{TlsError, TlsFiles};
-pub use watchers::Watchers;

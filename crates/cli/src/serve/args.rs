@@ -10,8 +10,9 @@ use std::{path::PathBuf, time::Duration};
 use clap::ValueEnum;
 use tidegate_core::parse_duration;
 use tidegate_server::{
-    Options, Timeout, TlsFiles, heavy,
-    rate_limits::Consume,
+    Options, Timeout, TlsFiles,
+    envoy::Consume,
+    heavy,
     rules::parse_timeout,
     throttle::{ThrottleAllowed, ThrottleQuota},
     trace::{KeyShare, LEAST_TRACE_BYTES, ParseKeyShareError},

@@ -6,7 +6,7 @@ use super::{
     Domains,
     counts::{NAMES, RuleCounts},
 };
-use crate::limits::Limit;
+use crate::decide::limits::Limit;
 
 /// The rules for descriptors. Replaced together with the limits.
 #[derive(Debug, Default)]

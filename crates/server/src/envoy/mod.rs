@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! files ─ load ─ parse ─► Domains (tree of descriptors) + limits (as a rules file has them)
-//! request ─ Domains::find ─► Match { rule, key } ─ RateLimits ─► the one decision path of the server
+//! request ─ Domains::find ─► Match { rule, key } ─ DescriptorService ─► the one decision path of the server
 //! ```
 //!
 //! A descriptor with a `rate_limit` becomes a normal limit. The tree only decides which limit a descriptor asks and under
@@ -11,6 +11,7 @@
 //! share a key.
 
 pub(crate) mod counts;
+pub(crate) mod decide;
 pub(crate) mod descriptors;
 mod import;
 pub(crate) mod load;
@@ -21,6 +22,7 @@ mod question;
 mod tree;
 mod unit;
 
+pub use decide::{Consume, DescriptorService};
 pub use import::to_yaml;
 pub use load::{Config, is_config, load};
 pub use overrides::Override;

@@ -11,7 +11,7 @@ use tidegate_core::{AlgorithmSpec, Nanos};
 
 use super::{Entry, Unanswered, Unit, names};
 use crate::{
-    limits::{Limit, Limits},
+    decide::limits::{Limit, Limits},
     rules::{LimitSpec, PolicySpec, SharingSpec, TrafficSpec},
 };
 

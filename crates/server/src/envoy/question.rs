@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Entry, Override, Unit};
-use crate::refusal::Refusal;
+use crate::decide::refusal::Refusal;
 
 /// One request for a decision.
 #[derive(Clone, Debug)]

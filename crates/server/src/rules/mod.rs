@@ -1,7 +1,8 @@
-//! Rules: parsing files (`parse`) and the definitions in them ([`spec`](LimitSpec)). [`Limits`](crate::limits::Limits) are
+//! Rules: parsing files (`parse`) and the definitions in them ([`spec`](LimitSpec)). [`Limits`](crate::decide::limits::Limits) are
 //! built from them.
 
 mod error;
+pub(crate) mod file;
 pub(crate) mod options;
 mod parse;
 pub(crate) mod sharing;
@@ -10,7 +11,7 @@ mod traffic;
 
 use std::{io, path::Path};
 
-use tidegate_config::file;
+use tidegate_config::file as config_file;
 
 pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
@@ -51,7 +52,7 @@ pub fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
 /// When it cannot be read, is larger than 4 MiB, or is not UTF-8.
 pub(crate) fn read_text(path: &Path) -> Result<String, RulesError> {
     let invalid = |problems| RulesError::Invalid { path: Some(path.to_owned()), problems };
-    let bytes = file::read(path, MAX_FILE).map_err(|source| match source.kind() {
+    let bytes = config_file::read(path, MAX_FILE).map_err(|source| match source.kind() {
         io::ErrorKind::FileTooLarge => {
             let problem = Problem::overall("the file is larger than 4 MiB");
             invalid(vec![problem.mend("check that this is a rules file, which is a list of limits")])

@@ -12,7 +12,7 @@ use super::{Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
 
-use crate::{refusal::MAX_KEY_BYTES, throttle::THROTTLE};
+use crate::decide::{refusal::MAX_KEY_BYTES, throttle::THROTTLE};
 
 /// The maximum length of a name, which is part of every metric and header.
 const MAX_NAME: usize = 64;

@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::{
 };
 use serde_json::json;
 use tidegate_core::Nanos;
-use tidegate_server::{Options, rate_limits::Consume};
+use tidegate_server::{Options, envoy::Consume};
 
 use crate::{
     client::{Client, hits, one, refund, request, shown},

@@ -13,7 +13,7 @@ use envoy_types::pb::envoy::{
 
 use serde_json::json;
 use tidegate_redis_servers::{Cluster, Server, eventually};
-use tidegate_server::{Options, rate_limits::Consume};
+use tidegate_server::{Options, envoy::Consume};
 use tonic::Code;
 
 use crate::{

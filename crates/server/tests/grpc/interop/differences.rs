@@ -4,7 +4,7 @@ use envoy_types::pb::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
     r#type::v3::RateLimitUnit,
 };
-use tidegate_server::rate_limits::Consume;
+use tidegate_server::envoy::Consume;
 
 use super::{both, shown};
 use crate::client::{Client, hits, one, refund, request};

@@ -30,7 +30,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{
 };
 use theirs::Theirs;
 use tidegate_core::Nanos;
-use tidegate_server::{Options, rate_limits::Consume};
+use tidegate_server::{Options, envoy::Consume};
 
 use crate::harness::{Running, scratch};
 

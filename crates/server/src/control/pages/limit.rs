@@ -1,0 +1,250 @@
+//! The page of one limit: its decisions, its heavy keys, a key lookup, its rule.
+
+use axum::http::Uri;
+use maud::{Markup, html};
+use tidegate_core::Nanos;
+
+use super::{
+    Missing,
+    chart::{Size, chart},
+    latency,
+    layout::{Action, layout, post},
+    overview::{pairs, rates},
+    rules::yaml,
+    shown,
+};
+use crate::{
+    decide::{
+        limits::Limit,
+        service::{Act, Ask, Refusal, reset_after, resolve},
+    },
+    edges::http::{App, Viewer, query_fields},
+    observe::{heavy::TopKey, history::Step},
+};
+
+/// The number of heavy keys to list.
+const KEYS: usize = 20;
+
+pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
+    let [name, key] = query_fields(uri, ["name", "key"])?;
+    let name =
+        name.ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
+    let (rule, global) = {
+        let limits = app.service.limits();
+        let limit = found(&limits, &name)?;
+        (yaml(limit), limit.spec().global)
+    };
+    let live = format!("/live?name={}", shown::encoded(&name));
+    let looked_up = match &key {
+        Some(key) if !global => Some(standing(app, &name, key, viewer).await),
+        _ => None,
+    };
+    let head = html! {
+        p { a href="/" { "All limits" } }
+        h1 { (shown::text(&name)) }
+        @if !global {
+            form class="filter" action="/limit" {
+                input type="hidden" name="name" value=(name);
+                label for="key" { "Look up a key" }
+                input id="key" name="key" value=[key.as_deref()] autocomplete="off";
+                button type="submit" { "Look up" }
+            }
+            @if let Some(looked_up) = looked_up { (looked_up) }
+        }
+        details { summary { "Rule" } pre { code { (rule) } } }
+    };
+    Ok(layout(&name, "", Some(&live), &head, &changing(app, &name, viewer)?))
+}
+
+fn found<'l>(limits: &'l crate::decide::limits::Limits, name: &str) -> Result<&'l Limit, Missing> {
+    let resolved = resolve(limits, name.as_bytes(), Some(&[]));
+    resolved.map(|resolved| &**resolved.limit).map_err(|refusal| Missing(refusal.to_string()))
+}
+
+/// The state of a key, and the actions on it.
+async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
+    let ask = Ask { limit: name.as_bytes(), key: Some(key.as_bytes()), cost: 1 };
+    let told: Result<_, Refusal> = app.service.decide(ask, Act::Peek, app.service.now()).await;
+    let (own, is_shared) = app.service.limits().limit(name.as_bytes()).map_or((None, false), |limit| {
+        let own = limit.runtime_overrides().into_iter().find(|(of, _)| of == key);
+        (own.map(|(_, own)| own), limit.store().is_some())
+    });
+    html! {
+        section class="card" aria-label="The key" {
+            h2 { (shown::text(key)) }
+            @match told {
+                Err(refusal) => p { (refusal.to_string()) },
+                Ok(answer) => {
+                    @let decision = answer.decision;
+                    p {
+                        @if decision.is_denied() { strong class="bad" { "Denied" } } @else { strong { "Admitted" } }
+                        ", remaining " (decision.remaining()) " of " (decision.limit())
+                        @if let Some(wait) = decision.retry_after() { "; admitted again in " (format!("{wait:.1?}")) }
+                        @else if decision.is_denied() { "; blocked, or no time is known" }
+                        @if let Some(reset) = reset_after(&decision) { "; full again in " (format!("{reset:.1?}")) }
+                    }
+                    @if let Some(own) = &own {
+                        @let left = own.until.saturating_since(app.service.now()).get() / 1_000_000_000;
+                        p {
+                            "Its own quota: " (own.policy.quota())
+                            @if own.until < Nanos::MAX { ", for another " (left) " s" } @else { ", until it is ended" }
+                        }
+                    }
+                    @if viewer.may_operate { (actions(name, key, is_shared, own.is_some())) }
+                }
+            }
+        }
+    }
+}
+
+/// All actions on a key. The quotas of single keys, and what a key has used, can only be changed where the states are in memory.
+fn actions(name: &str, key: &str, is_shared: bool, has_own: bool) -> Markup {
+    let fields = [("limit", name), ("key", key)];
+    let units = html! {
+        label for="cost" { "Units" }
+        input id="cost" name="cost" type="number" min="1" max="4294967295" value="1" required;
+    };
+    let quota = html! {
+        label for="quota" { "Own quota" }
+        input id="quota" name="quota" placeholder="1000/1m" autocomplete="off" required;
+        label for="for" { "for" }
+        input id="for" name="for" placeholder="ever, or 2h" autocomplete="off";
+    };
+    let act = |path: &str, button: &str, [verb, past]: [&str; 2], inputs: Option<&Markup>| {
+        action(path, button, [verb, past], (name, key), &fields, inputs)
+    };
+    html! {
+        div class="buttons" {
+            (block(name, key))
+            (act("/v1/unblock", "Unblock", ["Unblock", "Unblocked"], None))
+            @if !is_shared { (act("/v1/reset", "Reset", ["Reset what was used by", "Reset what was used by"], None)) }
+            @if has_own {
+                @let fields = [fields[0], fields[1], ("end", "true")];
+                @let words = ["End the own quota of", "Ended the own quota of"];
+                (action("/v1/override", "End own quota", words, (name, key), &fields, None))
+            }
+            (act("/v1/refund", "Refund", ["Refund", "Refunded"], Some(&units)))
+            @if !is_shared {
+                @let words = ["Override the quota of", "Overrode the quota of"];
+                (act("/v1/override", "Override", words, Some(&quota)))
+            }
+        }
+    }
+}
+
+fn block(name: &str, key: &str) -> Markup {
+    action("/v1/block", "Block", ["Block", "Blocked"], (name, key), &[("limit", name), ("key", key)], None)
+}
+
+/// A button for a key: `verb` begins its question, `past` the text that says that it is done.
+fn action(
+    path: &str,
+    button: &str,
+    [verb, past]: [&str; 2],
+    (name, key): (&str, &str),
+    fields: &[(&str, &str)],
+    inputs: Option<&Markup>,
+) -> Markup {
+    let of = format!("{} in {}", shown::text(key), shown::text(name));
+    let (question, done) = (format!("{verb} {of}?"), format!("{past} {of}"));
+    post(path, Action { button, question: &question, done: &done }, fields, inputs)
+}
+
+/// The part that is updated each second.
+pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, Missing> {
+    let limits = app.service.limits();
+    let limit = found(&limits, name)?;
+    let (counts, stats, history) = (limit.counts(), limit.limiter().stats(), app.service.history());
+    let chart_of = |step, full, title: &str| {
+        let told = history.of(name, step, full)?;
+        let pairs = pairs(&told);
+        let sum = pairs.iter().fold([0; 2], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]]);
+        let most = pairs.iter().map(|pair| pair[0] + pair[1]).max().unwrap_or(0) as f64 / told.step as f64;
+        let words = format!(
+            "{title}: {} admitted, {} denied, at most {} a second",
+            sum[0],
+            sum[1],
+            shown::rate(most)
+        );
+        let size = Size { width: 720, height: 120, steps: 180 };
+        Some(html! { figure { figcaption { (words) } (chart(&pairs, full, size, &words)) } })
+    };
+    let sample = history.latency_of(name, Step::Second, 900).map(|told| latency::sums(&told.points));
+    let latency = sample.and_then(|sums| {
+        let title = format!("Time for a decision, {} of the last 15 minutes", sums.iter().sum::<u64>());
+        latency::histogram(&title, &sums)
+    });
+    let recent = history.of(name, Step::Second, 10).map(|told| rates(&pairs(&told)));
+    let top = limit.top(KEYS, app.service.now());
+    Ok(html! {
+        ul class="facts" {
+            @if let Some([admitted, denied]) = recent {
+                li { (shown::rate(admitted)) " admitted and " (shown::rate(denied)) " denied a second" }
+            }
+            @if !limit.spec().global { li { (stats.keys) " keys of " (stats.max_keys) } }
+            li { "since the start: " (counts.allowed + counts.delayed) " admitted, " (counts.denied) " denied"
+                @if limit.spec().shadow { ", " (counts.shadow_denied) " would have been denied" }
+                @if counts.errors > 0 { ", " (counts.errors) " without the store" }
+            }
+            li { span class="swatch admitted" {} " admitted " span class="swatch denied" {} " denied" }
+        }
+        @match (chart_of(Step::Second, 900, "Last 15 minutes"), chart_of(Step::TenSeconds, 2_160, "Last 6 hours")) {
+            (Some(minutes), Some(hours)) => {
+                (minutes) (hours)
+                @if let Some(latency) = latency { (latency) }
+            },
+            _ => p { "This limit has no history (--history-memory)." },
+        }
+        @if let Some(top) = top {
+            p {
+                "Keys of the last " (format!("{:.0}", top.span.get() as f64 / 1e9)) " s: "
+                (top.requests) " requests, " (top.denials) " denials"
+                @if top.one_in > 1 { "; one in " (top.one_in) " was counted, so numbers are estimates" }
+            }
+            div class="columns" {
+                (keys(name, "Most denials", &top.denied, viewer))
+                (keys(name, "Most requests", &top.asked, viewer))
+            }
+        }
+    })
+}
+
+fn keys(name: &str, title: &str, keys: &[TopKey], viewer: Viewer) -> Markup {
+    html! {
+        section {
+            h2 { (title) }
+            @if keys.is_empty() { p { "None." } } @else {
+                table class="keys" {
+                    thead { tr {
+                        th scope="col" { "Key" } th scope="col" { "Times" }
+                        @if viewer.may_operate { th scope="col" { "Block" } }
+                    } }
+                    tbody { @for top in keys { (key_row(name, top, viewer)) } }
+                }
+            }
+        }
+    }
+}
+
+fn key_row(name: &str, top: &TopKey, viewer: Viewer) -> Markup {
+    let text = str::from_utf8(&top.key).ok();
+    let key = shown::text(&String::from_utf8_lossy(&top.key));
+    // A request can only name a key that is displayed unchanged.
+    let named = text.filter(|text| *text == key);
+    html! {
+        tr {
+            th scope="row" {
+                @if let Some(key) = named {
+                    a href={ "/limit?name=" (shown::encoded(name)) "&key=" (shown::encoded(key)) } { (key) }
+                } @else { (key) }
+            }
+            td {
+                (top.count)
+                @if top.at_least != top.at_most { small { " (" (top.at_least) " to " (top.at_most) ")" } }
+            }
+            @if viewer.may_operate {
+                td { @if let Some(key) = named { div class="buttons" { (block(name, key)) } } }
+            }
+        }
+    }
+}

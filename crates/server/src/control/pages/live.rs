@@ -1,0 +1,86 @@
+//! The part of a page that changes, rendered each second and sent as a server-sent event.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{
+    body::Body,
+    http::{Response, StatusCode, Uri},
+};
+use futures_util::stream;
+use maud::Markup;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::{Missing, answer as response, flow, limit, overview, page, servers};
+use crate::edges::http::{App, Viewer, query_fields};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The part to render.
+enum Part {
+    Overview { q: String },
+    Limit { name: String, viewer: Viewer },
+    Flow { app: String },
+    Servers,
+}
+
+impl Part {
+    async fn render(&self, app: &App) -> Result<Markup, Missing> {
+        match self {
+            Self::Overview { q } => Ok(overview::changing(app, q)),
+            Self::Limit { name, viewer } => limit::changing(app, name, *viewer),
+            Self::Flow { app: name } => flow::changing(app, name),
+            Self::Servers => Ok(servers::changing(app).await),
+        }
+    }
+}
+
+pub(super) fn answer(app: Arc<App>, uri: &Uri, viewer: Viewer) -> Response<Body> {
+    let part = match query_fields(uri, ["q", "name", "app", "servers"]) {
+        Ok([.., Some(_)]) => Part::Servers,
+        Ok([_, _, Some(app), _]) => Part::Flow { app },
+        Ok([_, Some(name), ..]) => Part::Limit { name, viewer },
+        Ok([q, ..]) => Part::Overview { q: q.unwrap_or_default() },
+        Err(error) => return page(Err(error.into())),
+    };
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let events = stream::unfold((app, part, ticks), next);
+    response(StatusCode::OK, "text/event-stream", Body::from_stream(events))
+}
+
+type Going = (Arc<App>, Part, Interval);
+
+/// The next event. The stream ends when the server stops or the limit no longer exists.
+async fn next((app, part, mut ticks): Going) -> Option<(Result<String, Infallible>, Going)> {
+    ticks.tick().await;
+    if !app.ready.load(Ordering::Acquire) {
+        return None;
+    }
+    let html = part.render(&app).await.ok()?.into_string();
+    Some((Ok(event(&html)), (app, part, ticks)))
+}
+
+/// Each line of the data is a separate field.
+fn event(data: &str) -> String {
+    let mut lines = String::with_capacity(data.len() + 64);
+    for line in data.split(['\n', '\r']) {
+        lines.push_str("data: ");
+        lines.push_str(line);
+        lines.push('\n');
+    }
+    lines + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_with_line_breaks_stays_one_event() {
+        assert_eq!(event("a\nb\r\nevent: c"), "data: a\ndata: b\ndata: \ndata: event: c\n\n");
+    }
+}

@@ -1,0 +1,145 @@
+//! The dashboard that the control plane serves at `/`: every limit, one limit with its heavy keys, and the rules.
+//!
+//! The server renders everything (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`). The changing part of a
+//! page is rendered again each second and sent as a server-sent event (`live`); `page.js` inserts it, and asks before it
+//! blocks a key. `rules.js` is the editor of the rules. Nothing is loaded from other hosts, and the pages' content security
+//! policy forbids it.
+
+mod chart;
+mod flow;
+mod latency;
+mod layout;
+mod limit;
+mod live;
+mod overview;
+mod rules;
+mod servers;
+mod shown;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderValue, Response, StatusCode, header},
+    routing::get,
+};
+use maud::Markup;
+
+use crate::edges::http::{App, QueryError, Viewer};
+
+/// The content security policy: a browser may load only what this server sends.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// A static file for the pages.
+struct Asset {
+    path: &'static str,
+    kind: &'static str,
+    text: &'static str,
+}
+
+const ASSETS: [Asset; 5] = [
+    Asset { path: "/assets/ask.js", kind: "text/javascript; charset=utf-8", text: include_str!("ask.js") },
+    Asset { path: "/assets/page.js", kind: "text/javascript; charset=utf-8", text: include_str!("page.js") },
+    Asset {
+        path: "/assets/rules.js",
+        kind: "text/javascript; charset=utf-8",
+        text: include_str!("rules.js"),
+    },
+    Asset { path: "/assets/style.css", kind: "text/css; charset=utf-8", text: include_str!("style.css") },
+    Asset { path: "/assets/icon.svg", kind: "image/svg+xml", text: include_str!("icon.svg") },
+];
+
+/// The routes of the pages.
+pub(crate) fn routes() -> Router<Arc<App>> {
+    let mut router = Router::new();
+    for Asset { path, kind, text } in ASSETS {
+        router = router.route(path, get(move || async move { answer(StatusCode::OK, kind, text.into()) }));
+    }
+    router
+        .route(
+            "/",
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                page(overview::page(&app, request.uri()))
+            }),
+        )
+        .route(
+            "/limit",
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                page(limit::page(&app, request.uri(), Viewer::of(&request)).await)
+            }),
+        )
+        .route(
+            "/rules",
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                page(Ok(rules::page(&app, Viewer::of(&request)).await))
+            }),
+        )
+        .route("/servers", get(async |State(app): State<Arc<App>>| page(Ok(servers::page(&app).await))))
+        .route(
+            "/flow",
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                page(flow::page(&app, request.uri(), Viewer::of(&request)))
+            }),
+        )
+        .route(
+            "/live",
+            get(async |State(app): State<Arc<App>>, request: Request| {
+                live::answer(app, request.uri(), Viewer::of(&request))
+            }),
+        )
+}
+
+/// A page, or what is wrong with the request.
+fn page(page: Result<Markup, Missing>) -> Response<Body> {
+    let kind = "text/html; charset=utf-8";
+    match page {
+        Ok(page) => answer(StatusCode::OK, kind, page.into_string().into()),
+        Err(missing) => answer(StatusCode::NOT_FOUND, kind, layout::missing(&missing.0).into_string().into()),
+    }
+}
+
+/// Why there is no such page.
+struct Missing(String);
+
+impl From<QueryError> for Missing {
+    fn from(error: QueryError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+fn answer(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_assets_are_small_and_our_own() {
+        let bytes: usize = ASSETS.iter().map(|asset| asset.text.len()).sum();
+        assert!(bytes < 32 * 1024, "{bytes} bytes; a page has less than 64 KiB beside them");
+        for Asset { path, text, .. } in ASSETS {
+            let longest = text.lines().map(str::len).max().unwrap_or(0);
+            assert!(longest < 200, "{path} looks minified");
+            assert!(
+                !text.replace("http://www.w3.org/2000/svg", "").contains("://"),
+                "{path} names another host"
+            );
+        }
+    }
+}

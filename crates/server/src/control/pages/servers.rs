@@ -1,0 +1,41 @@
+//! The servers that share the store.
+
+use maud::{Markup, html};
+
+use super::{layout::layout, shown};
+use crate::edges::http::{App, health_name};
+
+pub(super) async fn page(app: &App) -> Markup {
+    let head = html! { p { a href="/" { "All limits" } } h1 { "Servers" } };
+    layout("Servers", "", Some("/live?servers=all"), &head, &changing(app).await)
+}
+
+/// The part that is updated each second.
+pub(super) async fn changing(app: &App) -> Markup {
+    let Some(shared) = app.service.store() else {
+        return html! { p { "This server shares its limits with no other. Start it with --store to share them over Redis or Valkey." } };
+    };
+    let (store, servers) = (shared.store(), shared.servers().await);
+    html! {
+        ul class="facts" {
+            li { "store " code { (shown::text(&store.address().to_string())) } ": " (health_name(store.health())) }
+            li { (store.nodes()) " servers count for limits that are divided while the store is down" }
+        }
+        @match servers {
+            Err(error) => p class="bad" { "The list of servers is in the store: " (shown::text(&error.to_string())) },
+            Ok(servers) => table class="keys" {
+                thead { tr { th scope="col" { "Server" } th scope="col" { "Version" } th scope="col" { "Seen" } } }
+                tbody { @for server in &servers {
+                    tr {
+                        th scope="row" {
+                            @if server.name.is_empty() { "without a name" } @else { (shown::text(&server.name)) }
+                            @if server.is_this { small { "this server" } }
+                        }
+                        td { @if server.version.is_empty() { "–" } @else { (shown::text(&server.version)) } }
+                        td { (format!("{:.1}\u{a0}s\u{a0}ago", server.ago.as_secs_f64())) }
+                    }
+                } }
+            },
+        }
+    }
+}

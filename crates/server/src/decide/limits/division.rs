@@ -1,0 +1,286 @@
+//! Divides the memory for limits by use while the server runs.
+//!
+//! A limit that runs out of room gets twice as much, as long as there is memory for the larger table beside the one it
+//! replaces. If there is none, limits that need less than they have shrink first. So the tables, including those being
+//! replaced, never reserve more than the bound in total. States move between tables under their keys' locks: no decision is
+//! lost, and none waits longer than for the move of its own key.
+
+use std::{collections::HashMap, time::Duration};
+
+use tidegate_core::Nanos;
+use tidegate_limiter::{Entry, KeyedLimiter, Stats};
+
+use super::{
+    Limits,
+    capacity::{LEAST_KEYS, bytes_of, least_keys},
+};
+use crate::{
+    decide::throttle::{THROTTLE, Throttle},
+    observe::once_a_minute::OnceAMinute,
+};
+
+/// How often the limits are checked.
+pub(crate) const EVERY: Duration = Duration::from_millis(100);
+
+/// After a count, a limit that needs all of its room is not counted again for this long.
+const COUNTED_AGAIN: Nanos = Nanos::from_secs(10);
+
+/// The last observations of each limit.
+#[derive(Debug, Default)]
+pub(crate) struct Division {
+    seen: HashMap<String, Seen>,
+    short: OnceAMinute,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    added: u64,
+    evicted: u64,
+    /// The earliest time to count its keys again in order to shrink it.
+    count_again: Nanos,
+}
+
+/// A limit whose room follows its use.
+struct Member<'a> {
+    name: &'a str,
+    limiter: &'a KeyedLimiter<()>,
+    least: usize,
+}
+
+impl Division {
+    /// Checks all limits once, and moves memory to where it is needed. Call this every [`EVERY`] on a thread that may block
+    /// for a while.
+    pub fn look(&mut self, limits: &Limits, throttle: &Throttle, now: Nanos) {
+        let Some(max_memory) = limits.max_memory() else { return };
+        let throttle = throttle.limiter();
+        let elastic = limits.limits().iter().filter(|limit| limit.max_keys.is_none());
+        let mut members: Vec<_> = elastic
+            .map(|limit| Member {
+                name: &limit.spec().name,
+                limiter: limit.limiter(),
+                least: least_keys(limit.spec()),
+            })
+            .collect();
+        members.push(Member { name: THROTTLE, limiter: throttle, least: LEAST_KEYS });
+        let used = || {
+            let all = limits.limits().iter().map(|limit| limit.limiter().stats().bytes);
+            all.sum::<u64>() + throttle.stats().bytes
+        };
+        // A reload of the rules may have brought more limits than there was memory for.
+        if used() > max_memory {
+            self.make_room(&members, &used, max_memory, 0, now);
+        }
+        for member in &members {
+            if !self.runs_out(member) {
+                continue;
+            }
+            let Stats { max_keys, bytes, .. } = member.limiter.stats();
+            let larger = (2 * max_keys as usize).min(limits.capacity.max_keys);
+            if larger <= max_keys as usize {
+                continue;
+            }
+            // A table for twice the keys takes at most twice the bytes.
+            self.make_room(&members, &used, max_memory, 2 * bytes, now);
+            if used() + 2 * bytes > max_memory {
+                if self.short.is_due(now) {
+                    tracing::warn!(
+                        limit = member.name,
+                        max_keys,
+                        max_memory,
+                        "a limit runs out of room for keys, and all of max_memory is in use: raise it, or find out which client sends so many \
+                         keys",
+                    );
+                }
+                continue;
+            }
+            resize(member, larger, now);
+        }
+        self.seen.retain(|name, _| members.iter().any(|member| member.name == name));
+    }
+
+    /// Whether new keys arrive at a limit that is nearly full, or it had to evict keys.
+    fn runs_out(&mut self, member: &Member<'_>) -> bool {
+        let stats = member.limiter.stats();
+        let seen = self.seen.entry(member.name.to_owned()).or_default();
+        let came = stats.added != seen.added && stats.keys > stats.max_keys / 4 * 3;
+        let went = stats.evicted != seen.evicted && stats.evicted > 0;
+        (seen.added, seen.evicted) = (stats.added, stats.evicted);
+        came || went
+    }
+
+    /// Shrinks limits that use little of their room, the largest first, until this many bytes are free.
+    fn make_room(
+        &mut self,
+        members: &[Member<'_>],
+        used: &impl Fn() -> u64,
+        max_memory: u64,
+        wanted: u64,
+        now: Nanos,
+    ) {
+        let mut by_size: Vec<_> = members.iter().collect();
+        by_size.sort_by_key(|member| std::cmp::Reverse(member.limiter.stats().bytes));
+        for member in by_size {
+            if used() + wanted <= max_memory {
+                return;
+            }
+            let max_keys = member.limiter.stats().max_keys as usize;
+            let seen = self.seen.entry(member.name.to_owned()).or_default();
+            if max_keys <= member.least || now < seen.count_again {
+                continue;
+            }
+            let enough = (2 * in_use(member.limiter, now)).next_power_of_two().max(member.least);
+            let fits = bytes_of(member.limiter.policy(), enough).is_ok_and(|bytes| {
+                // A server with more limits than before may be over its bound until enough of them have shrunk.
+                used() + bytes <= max_memory || wanted == 0
+            });
+            if enough < max_keys && fits {
+                resize(member, enough, now);
+                continue;
+            }
+            if let Some(seen) = self.seen.get_mut(member.name) {
+                seen.count_again = now.saturating_add(COUNTED_AGAIN);
+            }
+        }
+    }
+}
+
+/// The number of keys and evicted keys that have something in use.
+fn in_use(limiter: &KeyedLimiter<()>, now: Nanos) -> usize {
+    let mut count = 0;
+    limiter.snapshot_at(now, |entry| {
+        count += usize::from(matches!(entry, Entry::Key { .. } | Entry::Record { .. }));
+    });
+    count
+}
+
+fn resize(member: &Member<'_>, max_keys: usize, now: Nanos) {
+    match member.limiter.set_max_keys_at(max_keys, now) {
+        Ok(change) => {
+            change.finish_at(now);
+            tracing::debug!(limit = member.name, max_keys, "room for keys follows use");
+        }
+        Err(error) => {
+            tracing::warn!(limit = member.name, max_keys, %error, "cannot change a limit's room for keys");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate_core::{Clock, ManualClock};
+
+    use super::*;
+    use crate::{
+        decide::{limits::Capacity, service::Service},
+        rules,
+    };
+
+    const MEMORY: u64 = 8 << 20;
+
+    /// This many limits of one request per hour, which share `max_memory`.
+    fn sharing(limits: usize, max_memory: u64, clock: &Arc<ManualClock>) -> Service {
+        let lines: Vec<_> = (0..limits)
+            .map(|at| format!("  - {{name: l{at}, limit: 1/1h, algorithm: fixed-window}}\n"))
+            .collect();
+        let rules = rules::parse(&format!("limits:\n{}", lines.concat())).unwrap();
+        let capacity = Capacity { max_keys: 1 << 20, max_memory: Some(max_memory), ..Capacity::from(0) };
+        let limits = Limits::new(rules, capacity, |_| None, clock.now()).unwrap();
+        let throttle = Throttle::new(limits.throttle_keys(), None).unwrap();
+        Service::new(limits, throttle, Arc::clone(clock) as _)
+    }
+
+    fn limiter(service: &Service, at: usize, act: impl FnOnce(&KeyedLimiter<()>)) {
+        act(service.limits().limits()[at].limiter());
+    }
+
+    fn reserved(service: &Service) -> u64 {
+        let limits: u64 = service.limits().limits().iter().map(|limit| limit.limiter().stats().bytes).sum();
+        limits + service.throttle().limiter().stats().bytes
+    }
+
+    /// Uses up the limit for this many keys, a hundred between two checks. All of them are denied then.
+    fn use_up(service: &Service, division: &mut Division, at: usize, keys: u32) {
+        for key in 0..keys {
+            limiter(service, at, |l| {
+                assert!(l.acquire_at(key.to_le_bytes(), 1, service.now()).is_allowed(), "{key}");
+            });
+            if key % 100 == 0 {
+                division.look(&service.limits(), service.throttle(), service.now());
+                assert!(reserved(service) <= MEMORY);
+            }
+        }
+        limiter(service, at, |l| {
+            for key in 0..keys {
+                assert!(
+                    l.acquire_at(key.to_le_bytes(), 1, service.now()).is_denied(),
+                    "{key} got a fresh allowance"
+                );
+            }
+        });
+    }
+
+    #[test]
+    fn memory_moves_to_the_limits_in_use_and_no_key_gets_a_fresh_allowance() {
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(7_200)));
+        let service = sharing(8, MEMORY, &clock);
+        let mut division = Division::default();
+        let keys_of = |at| {
+            let mut keys = 0;
+            limiter(&service, at, |l| keys = l.stats().max_keys);
+            keys
+        };
+        let first = keys_of(0);
+        use_up(&service, &mut division, 0, 20_000);
+        assert!(keys_of(0) >= 4 * first, "{} of {first}", keys_of(0));
+        // The windows of the first limit end. Another limit is used instead, and gets the memory that the first no longer
+        // needs.
+        clock.advance(Duration::from_hours(2));
+        use_up(&service, &mut division, 1, 20_000);
+        assert!(keys_of(1) >= 4 * first && keys_of(0) < keys_of(1), "{} and {}", keys_of(0), keys_of(1));
+    }
+
+    #[test]
+    fn memory_that_is_too_small_for_the_limits_is_refused_with_advice() {
+        let rules = |text: &str| rules::parse(text).unwrap();
+        let capacity = |bytes| Capacity { max_keys: 1 << 20, max_memory: Some(bytes), ..Capacity::from(0) };
+        let text = "limits: [{name: a, limit: 1/1h, max_keys: 1000000}, {name: b, limit: 1/1h}]";
+        let refused = Limits::new(rules(text), capacity(1 << 20), |_| None, Nanos::ZERO).err().unwrap();
+        assert!(refused.to_string().contains("raise max_memory"), "{refused}");
+        // The rules can set it, too, but the option takes precedence.
+        let text = "max_memory: 1MiB\nlimits: [{name: b, limit: 1/1h}]";
+        let limits = Limits::new(rules(text), 1 << 20, |_| None, Nanos::ZERO).unwrap();
+        assert_eq!(limits.max_memory(), Some(1 << 20));
+        let limits = Limits::new(rules(text), capacity(2 << 20), |_| None, Nanos::ZERO).unwrap();
+        assert_eq!(limits.max_memory(), Some(2 << 20));
+        for bad in ["0", "much", "1.5GiB", "5MB5", "99999999999TiB"] {
+            let problems =
+                rules::parse(&format!("max_memory: {bad}\nlimits: [{{name: b, limit: 1/1h}}]")).unwrap_err();
+            assert!(problems[0].to_string().contains("512MiB"), "{bad}: {}", problems[0]);
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_rules_under_load_never_admits_a_key_twice() {
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(7_200)));
+        let service = sharing(4, MEMORY, &clock);
+        let mut division = Division::default();
+        use_up(&service, &mut division, 0, 3_000);
+        // One limit gets its own bound, another one loses it, and there is a new limit.
+        for text in [
+            "limits: [{name: l0, limit: 1/1h, algorithm: fixed-window, max_keys: 5000}, {name: l1, limit: 1/1h}]",
+            "limits: [{name: l0, limit: 1/1h, algorithm: fixed-window}, {name: new, limit: 1/1h}]",
+        ] {
+            let next = service.limits().follow(rules::parse(text).unwrap(), clock.now()).unwrap();
+            service.set_limits(next);
+            division.look(&service.limits(), service.throttle(), service.now());
+            assert!(reserved(&service) <= MEMORY);
+            limiter(&service, 0, |l| {
+                for key in 0..3_000_u32 {
+                    assert!(l.acquire_at(key.to_le_bytes(), 1, clock.now()).is_denied(), "{key}");
+                }
+            });
+        }
+    }
+}

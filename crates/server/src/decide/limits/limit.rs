@@ -1,0 +1,327 @@
+//! One limit in use: the only place that makes and counts a single decision, wherever the states are.
+
+use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
+
+use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
+use tidegate_redis::{SharedDecision, Source};
+
+use super::{
+    Act, RuntimeOverride,
+    memory::{Memory, SetOverrideError},
+};
+use crate::{
+    decide::{counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit},
+    observe::{
+        heavy::Top,
+        latency,
+        trace::{Tap, Verdict},
+    },
+    rules::{LimitSpec, PolicySpec, sharing::mode_name},
+};
+
+/// One limit in use. Its states are in this server's memory or in a shared store.
+pub struct Limit {
+    pub(super) spec: LimitSpec,
+    /// The maximum number of keys; `None` if it follows the use.
+    pub(super) max_keys: Option<usize>,
+    /// The part that survives a change of the rules.
+    pub(super) memory: Arc<Memory>,
+    /// `None` if the states are in `memory`. Otherwise `memory` only records blocked keys.
+    pub(super) store: Option<Arc<StoreLimit>>,
+    /// Keeps what chosen keys ask.
+    pub(super) tap: Option<Tap>,
+    /// Measures how long decisions took.
+    pub(super) clock: Option<Arc<dyn Clock>>,
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limit").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+impl Limit {
+    /// The limit's definition in the rules.
+    #[must_use]
+    pub fn spec(&self) -> &LimitSpec {
+        &self.spec
+    }
+
+    /// The keys and their states. A global limit has one key, the empty one. If the states are in a store, this limiter only
+    /// records blocked keys.
+    #[must_use]
+    pub fn limiter(&self) -> &KeyedLimiter<()> {
+        &self.memory.limiter
+    }
+
+    /// The limit in the shared store, if its states are there.
+    #[must_use]
+    pub fn store(&self) -> Option<&StoreLimit> {
+        self.store.as_deref()
+    }
+
+    /// Decides in memory and counts the decision. `None` if only the store can decide: then call [`decide`](Self::decide).
+    ///
+    /// Memory decides for all limits that this server keeps, and for blocked keys of shared limits. It never waits and does
+    /// not allocate.
+    #[inline]
+    #[must_use = "`None` means that nothing was decided"]
+    pub fn decide_in_memory(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+        if self.store.is_some() {
+            return self.decide_blocked(act, key, cost, now);
+        }
+        let limiter = &self.memory.limiter;
+        let decision = match act {
+            Act::Take => limiter.acquire_at(key, cost, now),
+            Act::Peek => self.standing(key, cost, now),
+            Act::Refund => {
+                limiter.refund_at(key, cost, now);
+                self.see_refund(key, cost, now);
+                self.standing(key, 0, now)
+            }
+        };
+        self.count(act, key, cost, &decision, now);
+        Some(decision)
+    }
+
+    /// Takes `cost` from a limit in the store if this server can decide without asking the store: from an allotment that it
+    /// holds, or by a remembered denial. `None` means that nothing was decided or counted.
+    #[inline]
+    pub(crate) fn take_here(&self, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+        let decision = self.by_store(&self.store.as_ref()?.take_here(key, cost)?);
+        self.count(Act::Take, key, cost, &decision, now);
+        Some(decision)
+    }
+
+    /// Decides wherever the states are: immediately in memory, or in the store.
+    ///
+    /// # Errors
+    /// When a refund is refused: see [`Refusal`].
+    pub async fn decide(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Result<Decision, Refusal> {
+        self.decide_after(Duration::ZERO, act, key, cost, now).await
+    }
+
+    /// [`decide`](Self::decide), with `spent` of the store's deadline already used.
+    pub(crate) async fn decide_after(
+        &self,
+        spent: Duration,
+        act: Act,
+        key: &[u8],
+        cost: u32,
+        now: Nanos,
+    ) -> Result<Decision, Refusal> {
+        match (self.decide_in_memory(act, key, cost, now), &self.store) {
+            (Some(decision), _) => Ok(decision),
+            // Boxed, so that callers whose limits are in memory do not carry the state of a question to the store.
+            (None, Some(store)) => Box::pin(self.decide_in(store, spent, act, key, cost, now)).await,
+            (None, None) => unreachable!("without a store, memory always decides"),
+        }
+    }
+
+    async fn decide_in(
+        &self,
+        store: &StoreLimit,
+        spent: Duration,
+        act: Act,
+        key: &[u8],
+        cost: u32,
+        now: Nanos,
+    ) -> Result<Decision, Refusal> {
+        let decision = match act {
+            Act::Take => self.by_store(&store.take(key, cost, spent).await),
+            // Boxed, as below: a question that takes is the common one, and its future is moved several times.
+            Act::Peek => Box::pin(store.peek(key, cost, spent)).await,
+            Act::Refund => {
+                let standing = Box::pin(store.refund(&self.spec.name, key, cost)).await?;
+                self.see_refund(key, cost, now);
+                self.block_of(key, now).unwrap_or(standing)
+            }
+        };
+        self.count(act, key, cost, &decision, now);
+        Ok(decision)
+    }
+
+    /// Takes each of these costs if it is admitted; neighbours with the same key in this order.
+    pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)], now: Nanos) -> Vec<Decision> {
+        let Some(store) = &self.store else {
+            let take = |&(key, cost): &(&[u8], u32)| self.decide_in_memory(Act::Take, key, cost, now);
+            return requests.iter().filter_map(take).collect();
+        };
+        let told = store.take_many(requests).await;
+        let decisions: Vec<_> = told.iter().map(|told| self.by_store(told)).collect();
+        for (decision, (key, cost)) in decisions.iter().zip(requests) {
+            self.count(Act::Take, key, *cost, decision, now);
+        }
+        decisions
+    }
+
+    /// A decision by the store, or by its replacement while it does not reply, which is counted as an error.
+    pub(crate) fn by_store(&self, told: &SharedDecision) -> Decision {
+        if matches!(told.source, Source::Failed(_) | Source::Local(_)) {
+            self.memory.counts.add_error();
+        }
+        told.decision
+    }
+
+    /// How servers share it: `local` if they do not.
+    #[must_use]
+    pub fn sharing(&self) -> &'static str {
+        match (&self.store, self.spec.sharing.mode.unwrap_or_default()) {
+            (None, _) => "local",
+            (Some(_), mode) => mode_name(mode),
+        }
+    }
+
+    /// The decision for a blocked key of a shared limit, without the store. Only the store can decide a refund.
+    #[inline(never)]
+    fn decide_blocked(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+        let blocked = if act == Act::Refund { None } else { self.block_of(key, now) }?;
+        self.count(act, key, cost, &blocked, now);
+        Some(blocked)
+    }
+
+    /// The denial of a key that is on the deny list or blocked.
+    pub(crate) fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
+        self.memory.limiter.blocked_at(key, now)
+    }
+
+    /// Whether `cost` would be admitted, with what remains before it.
+    fn standing(&self, key: &[u8], cost: u32, now: Nanos) -> Decision {
+        let limiter = &self.memory.limiter;
+        let standing = limiter.peek_at(key, 0, now);
+        let asked = if cost == 0 { standing } else { limiter.peek_at(key, cost, now) };
+        if asked.is_denied() {
+            return asked;
+        }
+        let (limit, delay) = (asked.limit() as u32, asked.delay().as_nanos() as u64);
+        Decision::delayed(limit, delay, standing.remaining(), 1, standing.reset_after_nanos())
+    }
+
+    /// Counts a decision that takes units, and no other. A cost of 0 is a peek.
+    #[inline]
+    pub(crate) fn count(&self, act: Act, key: &[u8], cost: u32, decision: &Decision, now: Nanos) {
+        if act != Act::Take || cost == 0 {
+            return;
+        }
+        let counts = &self.memory.counts;
+        let sampled = if self.spec.shadow { counts.add_shadow(decision) } else { counts.add(decision) };
+        if sampled {
+            self.sample(key, decision, now);
+        }
+        if let Some(tap) = &self.tap {
+            tap.see(key, cost, Verdict::of(decision, self.spec.shadow), now);
+        }
+    }
+
+    /// Looks at one of the sample: who asked, and how long it took since its edge had it.
+    #[cold]
+    fn sample(&self, key: &[u8], decision: &Decision, now: Nanos) {
+        let Memory { counts, heavy, latency, .. } = &*self.memory;
+        heavy.record(key, decision.is_denied(), &counts.sampling, now);
+        if let Some(clock) = &self.clock {
+            latency.observe(clock.now().saturating_since(now), 1);
+        }
+    }
+
+    #[inline]
+    fn see_refund(&self, key: &[u8], cost: u32, now: Nanos) {
+        if let Some(tap) = &self.tap
+            && cost > 0
+        {
+            tap.see(key, cost, Verdict::Refunded, now);
+        }
+    }
+
+    /// Has these hear of its decisions.
+    pub(super) fn watch(&mut self, watchers: &DecisionObservers) {
+        let DecisionObservers { trace, clock } = watchers;
+        self.tap = trace.as_ref().and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
+        self.clock.clone_from(clock);
+    }
+
+    /// How many decisions of the sample took how long, by [`latency::BOUNDS`].
+    pub(crate) fn latency(&self) -> [u64; latency::BUCKETS] {
+        self.memory.latency.counts()
+    }
+
+    /// The `most` keys with the most recent requests, and those with the most recent denials. `None` if no names are kept: the
+    /// limit is global, or heavy keys are off.
+    #[must_use]
+    pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
+        self.memory.heavy.top(most, now)
+    }
+
+    /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.
+    #[must_use]
+    pub fn policy_of(&self, key: &[u8]) -> Cow<'_, PolicySpec> {
+        if let Some(own) = self.memory.overrides.get(key) {
+            return Cow::Owned(own.policy);
+        }
+        let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
+        Cow::Borrowed(own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy))
+    }
+
+    /// The keys that an operator gave a quota while the server runs.
+    #[must_use]
+    pub fn runtime_overrides(&self) -> Vec<(String, RuntimeOverride)> {
+        self.memory.overrides.all()
+    }
+
+    /// Gives a key a quota until a time, in place of what the rules say about it.
+    pub(crate) fn set_override(
+        &self,
+        key: &str,
+        quota: &str,
+        until: Nanos,
+        now: Nanos,
+    ) -> Result<(), SetOverrideError> {
+        self.memory.set_override(key, quota, until, now)
+    }
+
+    /// Holds a key to the rules again; whether it was not.
+    pub(crate) fn end_override(&self, key: &str, now: Nanos) -> Result<bool, OverrideError> {
+        self.memory.end_override(key, now)
+    }
+
+    /// Holds all keys to the rules again whose time has come.
+    pub(crate) fn end_overrides_due(&self, now: Nanos) {
+        self.memory.end_overrides_due(now);
+    }
+
+    /// Whether the rules deny this key permanently.
+    #[must_use]
+    pub fn is_denied(&self, key: &[u8]) -> bool {
+        !self.spec.deny.is_empty() && str::from_utf8(key).is_ok_and(|key| self.spec.deny.contains(key))
+    }
+
+    /// How often the limit admitted and denied.
+    #[must_use]
+    pub fn counts(&self) -> CountsRead {
+        self.memory.counts.read()
+    }
+
+    /// Passes every state that is not fresh to `show`, except those that follow from the rules (the deny list).
+    pub fn snapshot(&self, now: Nanos, mut show: impl FnMut(Entry)) {
+        let hash = self.limiter().hash_keys();
+        let denied: HashSet<u64> = self.spec.deny.iter().map(|key| hash.tag(key.as_bytes()).get()).collect();
+        self.limiter().snapshot_at(now, |entry| match entry {
+            Entry::Blocked { tag, .. } if denied.contains(&tag) => {}
+            entry => show(entry),
+        });
+    }
+
+    /// Applies these rules to the states, which followed those of `old` or are new.
+    pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), OverrideError> {
+        self.memory.change(old.map(|old| &old.spec), &self.spec, self.max_keys, now)
+    }
+
+    /// Applies the rules of `old` again, as far as possible.
+    pub(super) fn undo(&self, old: Option<&Self>, now: Nanos) {
+        if let Some(old) = old
+            && let Err(error) = self.memory.change(Some(&self.spec), &old.spec, old.max_keys, now)
+        {
+            tracing::error!(limit = old.spec.name, %error, "cannot undo a change of rules");
+        }
+    }
+}

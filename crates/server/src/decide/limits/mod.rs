@@ -1,0 +1,259 @@
+//! The limits in use: the rules, and the states that survive a change of the rules.
+//!
+//! ```text
+//! Limits ── by name ─► Limit ─┬─► Memory       states and counts; survives a change of the rules
+//!                             └─► StoreLimit   instead of the states, if servers share them
+//! ```
+
+mod act;
+mod capacity;
+mod division;
+mod limit;
+mod memory;
+mod runtime_overrides;
+
+use std::sync::Arc;
+
+use rapidhash::RapidHashMap;
+use tidegate_core::Nanos;
+use tidegate_limiter::HashKeys;
+
+pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
+pub(crate) use self::memory::SetOverrideError;
+pub use self::runtime_overrides::RuntimeOverride;
+pub use self::{act::Act, capacity::Capacity, limit::Limit};
+use self::{capacity::Rooms, memory::Memory};
+use crate::{
+    decide::{
+        observers::DecisionObservers,
+        shared::{SharedStore, StoreLimit},
+    },
+    rules::{Keeping, LimitSpec, Rules, RulesError},
+};
+
+/// The maximum number of keys of a shared limit in memory while the store does not reply.
+const LOCAL_KEYS: usize = 1 << 16;
+
+/// All limits by name. Replaced as a whole when the rules change.
+pub struct Limits {
+    /// In the order of the file.
+    in_order: Vec<Arc<Limit>>,
+    /// The hash is fast but not safe against chosen collisions, because the operator chooses the names.
+    by_name: RapidHashMap<Box<[u8]>, usize>,
+    /// The bounds for limits without their own, from the server's options.
+    capacity: Capacity,
+    /// The bound on the memory of all states, if any.
+    max_memory: Option<u64>,
+    /// The initial number of keys of `CL.THROTTLE`.
+    throttle_keys: usize,
+    /// The store, if the limits are shared.
+    shared: Option<Arc<SharedStore>>,
+    /// Who hears of decisions, also those of later rules.
+    watchers: DecisionObservers,
+}
+
+/// What limits are built from, beside their rules.
+struct Plan<'a, H> {
+    capacity: Capacity,
+    hash_keys: H,
+    keeping: Keeping,
+    shared: Option<Arc<SharedStore>>,
+    watchers: DecisionObservers,
+    /// The limits whose states are kept.
+    before: Option<&'a Limits>,
+}
+
+impl Limits {
+    /// Fresh limits. Those without their own bound hold as many keys as `capacity` says. Limits whose states will be restored
+    /// need the hash keys that `hash_keys` returns for their name.
+    ///
+    /// # Errors
+    /// When the memory for a limit's states cannot be reserved, or exceeds what `capacity` or the rules allow in total.
+    pub fn new(
+        rules: Rules,
+        capacity: impl Into<Capacity>,
+        hash_keys: impl Fn(&str) -> Option<HashKeys>,
+        now: Nanos,
+    ) -> Result<Self, RulesError> {
+        let capacity = capacity.into();
+        let (keeping, watchers) = (Keeping::Memory, DecisionObservers::default());
+        Self::build(rules, &Plan { capacity, hash_keys, keeping, shared: None, watchers, before: None }, now)
+    }
+
+    /// Limits as in a server with a store, but without the store, to see how much memory they need.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn for_a_store(rules: Rules, capacity: impl Into<Capacity>, now: Nanos) -> Result<Self, RulesError> {
+        Self::stored(rules, capacity.into(), None, now)
+    }
+
+    /// Limits in a store. While it does not reply, they hold up to their bound of keys in memory, or as many as `capacity`
+    /// says.
+    ///
+    /// # Errors
+    /// When the store cannot implement a limit, or there is not enough memory.
+    pub fn shared_over(
+        store: Arc<SharedStore>,
+        rules: Rules,
+        capacity: impl Into<Capacity>,
+        now: Nanos,
+    ) -> Result<Self, RulesError> {
+        Self::stored(rules, capacity.into(), Some(store), now)
+    }
+
+    fn stored(
+        rules: Rules,
+        capacity: Capacity,
+        shared: Option<Arc<SharedStore>>,
+        now: Nanos,
+    ) -> Result<Self, RulesError> {
+        let hash_keys = |_: &str| None;
+        let (keeping, watchers) = (Keeping::Store, DecisionObservers::default());
+        Self::build(rules, &Plan { capacity, hash_keys, keeping, shared, watchers, before: None }, now)
+    }
+
+    /// The same limits, and those of later rules, with others who hear of their decisions.
+    #[must_use]
+    pub fn watched_by(mut self, watchers: DecisionObservers) -> Self {
+        // Nobody else has them yet; who had them would go on with the watchers of before.
+        for limit in self.in_order.iter_mut().filter_map(Arc::get_mut) {
+            limit.watch(&watchers);
+        }
+        Self { watchers, ..self }
+    }
+
+    /// The store that holds the limits, if they are shared.
+    #[must_use]
+    pub fn shared(&self) -> Option<&Arc<SharedStore>> {
+        self.shared.as_ref()
+    }
+
+    /// The bound on the bytes of all states, if any.
+    #[must_use]
+    pub fn max_memory(&self) -> Option<u64> {
+        self.max_memory
+    }
+
+    /// The initial number of keys of `CL.THROTTLE` beside these limits.
+    #[must_use]
+    pub fn throttle_keys(&self) -> usize {
+        self.throttle_keys
+    }
+
+    /// Creates the limits of changed rules. Unchanged limits keep their states, and a limit with a changed quota keeps its
+    /// use. Both share one limiter, so a change of numbers applies even before the new limits are in force. A limit that
+    /// becomes global, or stops being global, starts fresh.
+    ///
+    /// # Errors
+    /// When the memory for a limit's states cannot be reserved. These limits are then unchanged.
+    pub fn follow(&self, rules: Rules, now: Nanos) -> Result<Self, RulesError> {
+        let (shared, before) = (self.shared.clone(), Some(self));
+        let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
+        Self::build(
+            rules,
+            &Plan {
+                capacity: self.capacity,
+                hash_keys: |_: &str| None,
+                keeping,
+                shared,
+                watchers: self.watchers.clone(),
+                before,
+            },
+            now,
+        )
+    }
+
+    fn build(
+        rules: Rules,
+        plan: &Plan<'_, impl Fn(&str) -> Option<HashKeys>>,
+        now: Nanos,
+    ) -> Result<Self, RulesError> {
+        let max_memory = plan.capacity.max_memory.or(rules.max_memory);
+        let before = |spec: &LimitSpec| plan.before.and_then(|before| before.predecessor(spec));
+        let rooms = Rooms::new(&rules.limits, plan.capacity.max_keys, max_memory, plan.keeping, plan.before)?;
+        // First do everything that can fail for lack of memory, without touching the limits in use.
+        let mut limits = Vec::with_capacity(rules.limits.len());
+        for spec in rules.limits {
+            let old = before(&spec);
+            let begins_with = rooms.begins_with(&spec);
+            let memory = if let Some(old) = old {
+                Arc::clone(&old.memory)
+            } else {
+                let hash = (plan.hash_keys)(&spec.name);
+                Arc::new(Memory::new(&spec, begins_with, plan.capacity.top_keys, hash, plan.keeping)?)
+            };
+            let store = match (&plan.shared, old) {
+                (Some(_), Some(old)) if old.spec == spec && old.store.is_some() => old.store.clone(),
+                (Some(store), _) => {
+                    Some(Arc::new(StoreLimit::new(&spec, store, begins_with.min(LOCAL_KEYS))?))
+                }
+                (None, _) => None,
+            };
+            let mut limit =
+                Limit { max_keys: rooms.bound(&spec), spec, memory, store, tap: None, clock: None };
+            limit.watch(&plan.watchers);
+            limits.push(Arc::new(limit));
+        }
+        for (at, limit) in limits.iter().enumerate() {
+            if let Err(source) = limit.follow(before(&limit.spec), now) {
+                for done in &limits[..=at] {
+                    done.undo(before(&done.spec), now);
+                }
+                return Err(RulesError::Store { limit: limit.spec.name.clone(), source });
+            }
+        }
+        for limit in &limits {
+            limit.memory.heavy.share_among(limits.len());
+        }
+        let names = limits.iter().enumerate();
+        let by_name = names.map(|(at, limit)| (limit.spec.name.as_bytes().into(), at)).collect();
+        Ok(Self {
+            in_order: limits,
+            by_name,
+            capacity: plan.capacity,
+            max_memory,
+            throttle_keys: rooms.throttle_keys(),
+            shared: plan.shared.clone(),
+            watchers: plan.watchers.clone(),
+        })
+    }
+
+    /// A limit that does not belong to these, kept in the same place.
+    ///
+    /// # Errors
+    /// The same as [`follow`](Self::follow).
+    pub(crate) fn beside(&self, spec: LimitSpec, now: Nanos) -> Result<Arc<Limit>, RulesError> {
+        let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
+        let rules = Rules { limits: vec![spec], ..Rules::default() };
+        let (capacity, shared) = (Capacity::from(self.capacity.max_keys), self.shared.clone());
+        let watchers = self.watchers.clone();
+        let plan = Plan { capacity, hash_keys: |_: &str| None, keeping, shared, watchers, before: None };
+        let built = Self::build(rules, &plan, now)?;
+        Ok(Arc::clone(&built.in_order[0]))
+    }
+
+    /// The limit with this name.
+    #[must_use]
+    #[inline]
+    pub fn limit(&self, name: &[u8]) -> Option<&Arc<Limit>> {
+        self.by_name.get(name).map(|at| &self.in_order[*at])
+    }
+
+    /// The limit of the same name and kind, whose states a new limit takes over.
+    fn predecessor(&self, spec: &LimitSpec) -> Option<&Limit> {
+        self.limit(spec.name.as_bytes()).map(Arc::as_ref).filter(|old| old.spec.global == spec.global)
+    }
+
+    /// All limits, in the order of the file.
+    #[must_use]
+    pub fn limits(&self) -> &[Arc<Limit>] {
+        &self.in_order
+    }
+
+    /// The limits' names.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.in_order.iter().map(|limit| limit.spec.name.clone()).collect()
+    }
+}

@@ -1,0 +1,9 @@
+//! The way of a request from its limit's name to a decision. Every edge enters through [`service`].
+
+pub mod counts;
+pub mod limits;
+pub(crate) mod observers;
+pub(crate) mod refusal;
+pub mod service;
+pub mod shared;
+pub mod throttle;

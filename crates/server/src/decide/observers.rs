@@ -1,0 +1,22 @@
+//! Who hears of decisions beside the counters.
+
+use std::{fmt, sync::Arc};
+
+use tidegate_core::Clock;
+
+use crate::observe::trace::Trace;
+
+/// Who hears of decisions beside the counters.
+#[derive(Clone, Default)]
+pub struct DecisionObservers {
+    /// Keeps the requests of a sample of the keys.
+    pub trace: Option<Arc<Trace>>,
+    /// With it, limits measure how long a sample of their decisions took.
+    pub clock: Option<Arc<dyn Clock>>,
+}
+
+impl fmt::Debug for DecisionObservers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DecisionObservers").field("trace", &self.trace).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,51 @@
+use std::{ops::Deref, sync::Arc};
+
+use arc_swap::Guard;
+
+use crate::{
+    decide::limits::Limits,
+    envoy::{Domains, descriptors::Descriptors},
+};
+
+/// What a server enforces at one moment: its limits, and the descriptors that lead to some of them. Replaced as a whole when
+/// the rules change.
+pub struct InForce {
+    limits: Limits,
+    descriptors: Descriptors,
+}
+
+impl InForce {
+    /// These limits, and the descriptors of `domains`, whose rules keep their counts from `before`.
+    pub(crate) fn new(limits: Limits, domains: Domains, before: Option<&Self>) -> Self {
+        let before = before.map(|before| &before.descriptors);
+        let descriptors = Descriptors::new(domains, |name| limits.limit(name.as_bytes()), before);
+        Self { limits, descriptors }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+}
+
+/// Limits without descriptors.
+impl From<Limits> for InForce {
+    fn from(limits: Limits) -> Self {
+        Self { limits, descriptors: Descriptors::default() }
+    }
+}
+
+/// The limits in force when this was created. They stay in memory while it is held, even if the rules change.
+pub struct CurrentLimits(pub(super) Guard<Arc<InForce>>);
+
+impl Deref for CurrentLimits {
+    type Target = Limits;
+
+    #[inline]
+    fn deref(&self) -> &Limits {
+        &self.0.limits
+    }
+}

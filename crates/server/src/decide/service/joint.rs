@@ -1,0 +1,150 @@
+//! Several limits in one decision: all enforced limits admit and consume, or none consumes. Shadow limits are asked as well,
+//! but never veto.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::{join_all, try_join_all};
+use tidegate_core::{Decision, Nanos};
+use tidegate_limiter::{Request, acquire_all_at};
+
+use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
+use crate::decide::limits::Limit;
+
+/// One limit of a joint decision.
+pub(crate) struct Part<'a> {
+    limit: Arc<Limit>,
+    key: &'a [u8],
+    cost: u32,
+}
+
+impl Service {
+    /// Asks several limits, and takes all costs if all admit. It never waits if the limits are in memory.
+    ///
+    /// # Errors
+    /// When a question is invalid, with its index; and [`Refusal::Scattered`] if the keys are on different nodes of a cluster.
+    ///
+    /// # Panics
+    /// When `asks` is empty.
+    pub async fn acquire_all(&self, asks: &[Ask<'_>], now: Nanos) -> Result<JointAnswer, (usize, Refusal)> {
+        let parts = self.parts(asks)?;
+        let decisions = self.take_all(&parts, now).await.map_err(|refusal| (0, refusal))?;
+        let answers = parts.iter().zip(decisions).map(|(part, decision)| part.told(decision));
+        Ok(JointAnswer::new(answers.collect()))
+    }
+
+    /// One decision for each of these limits: all enforced limits admit and are charged, or none is.
+    ///
+    /// # Errors
+    /// [`Refusal::Scattered`] if the keys are on different nodes of a cluster, and [`Refusal::TooManyKeys`].
+    pub(crate) async fn take_all(&self, parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
+        if let [part] = parts
+            && let Some(decision) = part.limit.decide_in_memory(Act::Take, part.key, part.cost, now)
+        {
+            return Ok(vec![decision]);
+        }
+        let together = self.take_together(parts, now).await?;
+        // Later questions must be answered by the same deadline.
+        let spent = self.now().saturating_since(now).into();
+        let admitted = together.as_ref().is_some_and(|all| all.iter().all(Decision::is_allowed));
+        let mut together = together.unwrap_or_default().into_iter();
+        let decisions = parts.iter().map(|part| {
+            let decided = if part.is_enforced() { together.next() } else { None };
+            part.decision(decided, admitted, now, spent)
+        });
+        Ok(join_all(decisions).await)
+    }
+
+    /// Asks several limits without taking anything.
+    ///
+    /// # Errors
+    /// The same as [`acquire_all`](Self::acquire_all).
+    ///
+    /// # Panics
+    /// When `asks` is empty.
+    pub async fn peek_all(&self, asks: &[Ask<'_>], now: Nanos) -> Result<JointAnswer, (usize, Refusal)> {
+        let parts = self.parts(asks)?;
+        let answers = parts.iter().enumerate().map(async |(at, part)| {
+            let decision = part.limit.decide(Act::Peek, part.key, part.cost, now).await;
+            decision.map(|decision| part.told(decision)).map_err(|refusal| (at, refusal))
+        });
+        Ok(JointAnswer::new(try_join_all(answers).await?))
+    }
+
+    fn parts<'a>(&self, asks: &[Ask<'a>]) -> Result<Vec<Part<'a>>, (usize, Refusal)> {
+        let limits = self.limits();
+        let part = |(at, ask): (usize, &Ask<'a>)| {
+            let resolved = resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?;
+            Ok(Part { limit: Arc::clone(resolved.limit), key: resolved.key, cost: ask.cost })
+        };
+        asks.iter().enumerate().map(part).collect()
+    }
+
+    /// The decisions of the enforced limits, made in one step; `None` if the store was not asked because one of the keys is
+    /// blocked.
+    async fn take_together(&self, parts: &[Part<'_>], now: Nanos) -> Result<Option<Vec<Decision>>, Refusal> {
+        let enforced = || parts.iter().filter(|part| part.is_enforced());
+        let Some(store) = self.store() else {
+            // The memory of all states is fetched in parallel instead of one after another.
+            enforced().for_each(|part| part.limit.limiter().prefetch(part.key));
+            let requests: Vec<_> =
+                enforced().map(|part| Request::keyed(part.limit.limiter(), part.key, part.cost)).collect();
+            let joint = acquire_all_at(&requests, now).map_err(|_| Refusal::TooManyKeys)?;
+            return Ok(Some(joint.decisions().to_vec()));
+        };
+        if enforced().any(|part| part.limit.block_of(part.key, now).is_some()) {
+            return Ok(None);
+        }
+        let asked: Option<Vec<_>> =
+            enforced().map(|part| Some(part.limit.store()?.part(part.key, part.cost))).collect();
+        match asked {
+            Some(asked) if !asked.is_empty() => {
+                let told = store.acquire_all(&asked).await?;
+                let counted = enforced().zip(told).map(|(part, told)| part.limit.by_store(&told));
+                Ok(Some(counted.collect()))
+            }
+            _ => Ok(Some(Vec::new())),
+        }
+    }
+}
+
+impl<'a> Part<'a> {
+    pub fn new(limit: Arc<Limit>, key: &'a [u8], cost: u32) -> Self {
+        Self { limit, key, cost }
+    }
+
+    fn is_enforced(&self) -> bool {
+        !self.limit.spec().shadow
+    }
+
+    fn told(&self, decision: Decision) -> Answer {
+        Answer { limit: Arc::clone(&self.limit), key: self.key.to_vec(), decision }
+    }
+
+    /// This limit's decision, from its decision in the joint step and whether that admitted.
+    async fn decision(
+        &self,
+        decided: Option<Decision>,
+        admitted: bool,
+        now: Nanos,
+        spent: Duration,
+    ) -> Decision {
+        let Self { limit, key, cost } = self;
+        if let Some(decision) = decided {
+            // A limit that would have admitted what another denied counts as neither.
+            if admitted || decision.is_denied() {
+                limit.count(Act::Take, key, *cost, &decision, now);
+            }
+            decision
+        } else {
+            // A shadow limit consumes what the enforced limits admit.
+            let act = if admitted { Act::Take } else { Act::Peek };
+            let decision = limit.decide_after(spent, act, key, *cost, now).await;
+            let decision = decision.expect("only a refund is refused");
+            // The key is blocked, so the store was not asked.
+            if !admitted && decision.is_denied() && self.is_enforced() {
+                limit.count(Act::Take, key, *cost, &decision, now);
+            }
+            decision
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! The service that every edge calls: it takes a limit's name and a key, and returns a decision or a refusal. Edges need not
+//! know whether the limits are in this server's memory or in a store.
+//!
+//! | an edge wants | it calls |
+//! |---|---|
+//! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, peek or refund |
+//! | several limits, all or none | [`Service::acquire_all`], [`Service::peek_all`] |
+//! | one limit, from a thread that must not block | [`resolve`], then [`Limit::decide_in_memory`](crate::decide::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::decide::limits::Limit::decide) on the runtime if that returns `None` |
+//!
+//! If the limits are in memory, none of these waits. The time of a decision is an argument: an edge reads the service's clock
+//! once for everything that it has read from a socket.
+
+mod answer;
+mod in_force;
+mod joint;
+mod question;
+mod readiness;
+mod recording;
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_limiter::OverrideError;
+
+pub(crate) use self::joint::Part;
+use self::question::resolve_keyed;
+pub use self::{
+    answer::{Answer, JointAnswer, reset_after},
+    in_force::{CurrentLimits, InForce},
+    question::{Ask, Resolved, resolve},
+    readiness::Readiness,
+};
+pub use crate::decide::{
+    limits::Act,
+    refusal::{MAX_KEY_BYTES, Refusal},
+};
+use crate::{
+    decide::{
+        limits::{Limit, Limits, SetOverrideError},
+        shared::SharedStore,
+        throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
+    },
+    observe::{heavy::Top, history::History, trace::Trace},
+    rules::{Keeping, LimitSpec},
+};
+
+/// The limits in use, and their clock.
+pub struct Service {
+    in_force: ArcSwap<InForce>,
+    throttle: Throttle,
+    clock: Arc<dyn Clock>,
+    store: Option<Arc<SharedStore>>,
+    history: History,
+    trace: Option<Arc<Trace>>,
+}
+
+impl Service {
+    /// A service with these limits (shared, if they have a store) and a table for the keys of `CL.THROTTLE`.
+    #[must_use]
+    pub fn new(limits: impl Into<InForce>, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
+        let in_force = limits.into();
+        let store = in_force.limits().shared().cloned();
+        let history = History::default();
+        Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history, trace: None }
+    }
+
+    /// The same with a history of at most this many bytes.
+    #[must_use]
+    pub fn with_history(self, max_bytes: u64) -> Self {
+        Self { history: History::new(max_bytes), ..self }
+    }
+
+    /// The same service with the trace that its limits and `CL.THROTTLE` [report to](crate::DecisionObservers).
+    #[must_use]
+    pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// The trace; `None` if none is kept.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Arc<Trace>> {
+        self.trace.as_ref()
+    }
+
+    /// The recent decisions of the limits.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The store that the limits are shared over; `None` if they are only this server's.
+    #[must_use]
+    #[inline]
+    pub fn store(&self) -> Option<&Arc<SharedStore>> {
+        self.store.as_ref()
+    }
+
+    /// The time for decisions that are made now.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Where the limits are kept, which determines which rules can be served.
+    #[must_use]
+    pub fn keeping(&self) -> Keeping {
+        if self.store.is_some() { Keeping::Store } else { Keeping::Memory }
+    }
+
+    /// The limits in force.
+    #[must_use]
+    pub fn limits(&self) -> CurrentLimits {
+        CurrentLimits(self.in_force.load())
+    }
+
+    /// The limits in force with their descriptors, for longer use.
+    pub(crate) fn in_force(&self) -> Arc<InForce> {
+        self.in_force.load_full()
+    }
+
+    /// Replaces all limits at once.
+    pub fn set_limits(&self, limits: impl Into<InForce>) {
+        self.in_force.store(Arc::new(limits.into()));
+    }
+
+    /// Takes, peeks at or refunds the cost of one limit. It never waits if the limits are in memory.
+    ///
+    /// # Errors
+    /// When the question is invalid, or a refund cannot be made: see [`Refusal`].
+    pub async fn decide(&self, ask: Ask<'_>, act: Act, now: Nanos) -> Result<Answer, Refusal> {
+        let (limit, key) = {
+            let limits = self.limits();
+            let resolved = resolve(&limits, ask.limit, ask.key)?;
+            (Arc::clone(resolved.limit), resolved.key)
+        };
+        let decision = limit.decide(act, key, ask.cost, now).await?;
+        Ok(Answer { limit, key: key.to_vec(), decision })
+    }
+
+    /// Denies a key for a time, or until it is unblocked (`None`).
+    ///
+    /// # Errors
+    /// The same as [`decide`](Self::decide); also for a global limit.
+    pub fn block(&self, limit: &[u8], key: Option<&[u8]>, span: Option<Duration>) -> Result<(), Refusal> {
+        let limits = self.limits();
+        let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
+        let until = span.map_or(Nanos::MAX, |span| self.now().saturating_add(span.into()));
+        // A key that the rules deny permanently stays denied.
+        if limit.is_denied(key) {
+            return Ok(());
+        }
+        let blocked = limit.limiter().block_at(key, until, self.now());
+        blocked.map_err(|_| Refusal::TooManyBlocked { limit: limit.spec().name.clone() })
+    }
+
+    /// Ends the block of a key. Returns whether it was blocked.
+    ///
+    /// # Errors
+    /// The same as [`block`](Self::block); also for a key that the rules deny.
+    pub fn unblock(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
+        let limits = self.limits();
+        let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
+        if limit.is_denied(key) {
+            return Err(Refusal::DeniedByRules { limit: limit.spec().name.clone() });
+        }
+        Ok(limit.limiter().unblock_at(key, self.now()))
+    }
+
+    /// Gives a key a quota of its own, such as `1000/1m`, in place of what the rules say about it: for a time, or (`None`) until
+    /// it is ended. What the key has used still counts. It outlives a change of the rules.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block); also when the limit's states are in a store, the text is no quota, or the rules deny the key.
+    pub fn override_key(
+        &self,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        quota: &str,
+        span: Option<Duration>,
+    ) -> Result<(), Refusal> {
+        let until = span.map_or(Nanos::MAX, |span| self.now().saturating_add(span.into()));
+        self.override_until(limit, key, quota, until)
+    }
+
+    pub(crate) fn override_until(
+        &self,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        quota: &str,
+        until: Nanos,
+    ) -> Result<(), Refusal> {
+        let limits = self.limits();
+        let (limit, key) = to_override(&limits, limit, key)?;
+        let name = || limit.spec().name.clone();
+        if limit.store().is_some() {
+            return Err(Refusal::OverrideInStore { limit: name() });
+        }
+        if limit.is_denied(key.as_bytes()) {
+            return Err(Refusal::DeniedByRules { limit: name() });
+        }
+        limit.set_override(key, quota, until, self.now()).map_err(|error| match error {
+            SetOverrideError::Quota(why) => {
+                Refusal::NoQuota { limit: name(), quota: quota.chars().take(32).collect(), why }
+            }
+            SetOverrideError::TooMany => Refusal::TooManyOverridden { limit: name() },
+            SetOverrideError::NoRoom(OverrideError::TooManyExceptions) => {
+                Refusal::TooManyBlocked { limit: name() }
+            }
+            SetOverrideError::NoRoom(why) => Refusal::NoMemory { why },
+        })
+    }
+
+    /// Holds a key to the rules again; whether an operator had given it a quota of its own.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block).
+    pub fn end_override(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
+        let limits = self.limits();
+        let (limit, key) = to_override(&limits, limit, key)?;
+        limit.end_override(key, self.now()).map_err(|why| Refusal::NoMemory { why })
+    }
+
+    /// Holds all keys to the rules again whose time has come.
+    pub fn end_overrides_due(&self) {
+        let now = self.now();
+        for limit in self.limits().limits() {
+            limit.end_overrides_due(now);
+        }
+    }
+
+    /// Forgets the use of a key, or of all keys of the limit if no key is given. Blocks stay, and so do units that are taken
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// When there is no such limit, or its states are in a store.
+    pub fn reset(&self, limit: &[u8], key: Option<&[u8]>) -> Result<(), Refusal> {
+        let limits = self.limits();
+        let Resolved { limit, key } = match resolve(&limits, limit, key.or(Some(&[])))? {
+            Resolved { limit, .. } if limit.store().is_some() => {
+                return Err(Refusal::InStore { limit: limit.spec().name.clone() });
+            }
+            Resolved { limit, .. } if key.is_none() && !limit.spec().global => {
+                limit.limiter().reset_all_at(self.now());
+                return Ok(());
+            }
+            resolved => resolved,
+        };
+        limit.limiter().reset_at(key, self.now());
+        Ok(())
+    }
+
+    /// The `most` keys of a limit (or of `CL.THROTTLE`) with the most recent requests, and those with the most recent denials.
+    ///
+    /// # Errors
+    /// When there is no such limit, or it keeps no names of keys.
+    pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<Top, Refusal> {
+        let limits = self.limits();
+        let none = |limit: &str, global| Refusal::NoHeavyKeys { limit: limit.to_owned(), global };
+        if limit.eq_ignore_ascii_case(THROTTLE.as_bytes()) && limits.limit(limit).is_none() {
+            return self.throttle.top(most, now).ok_or_else(|| none(THROTTLE, false));
+        }
+        let limit = resolve(&limits, limit, Some(&[]))?.limit;
+        let LimitSpec { name, global, .. } = limit.spec();
+        limit.top(most, now).ok_or_else(|| none(name, *global))
+    }
+
+    /// The buckets of `CL.THROTTLE` in this server's memory.
+    #[must_use]
+    pub fn throttle(&self) -> &Throttle {
+        &self.throttle
+    }
+
+    /// Takes from a bucket of `CL.THROTTLE` in memory; `None` if the buckets are in the store.
+    #[inline]
+    pub(crate) fn throttle_in_memory(
+        &self,
+        key: &[u8],
+        quota: ThrottleQuota,
+        quantity: i64,
+        now: Nanos,
+    ) -> Option<Result<Decision, ThrottleError>> {
+        self.store.is_none().then(|| self.throttle.acquire(key, quota, quantity, now))
+    }
+
+    /// Takes from a bucket of `CL.THROTTLE`, wherever the buckets are.
+    pub(crate) async fn throttle_in_store(
+        &self,
+        key: &[u8],
+        quota: ThrottleQuota,
+        quantity: i64,
+        now: Nanos,
+    ) -> Result<Decision, ThrottleError> {
+        match &self.store {
+            Some(store) => store.throttle(&self.throttle, key, quota, quantity, now).await,
+            None => self.throttle.acquire(key, quota, quantity, now),
+        }
+    }
+}
+
+/// A limit with keys, and one of them as rules have it.
+fn to_override<'r, 'k>(
+    limits: &'r Limits,
+    limit: &[u8],
+    key: Option<&'k [u8]>,
+) -> Result<(&'r Arc<Limit>, &'k str), Refusal> {
+    let Resolved { limit, key } = resolve_keyed(limits, limit, key)?;
+    Ok((limit, str::from_utf8(key).map_err(|_| Refusal::KeyNotText)?))
+}

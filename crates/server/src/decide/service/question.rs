@@ -1,0 +1,73 @@
+//! A question of an edge: a limit's name, a key and a cost.
+
+use std::sync::Arc;
+
+use tidegate_config::likest;
+
+use crate::decide::{
+    limits::{Limit, Limits},
+    refusal::{MAX_KEY_BYTES, Refusal},
+};
+
+/// How many names an error about an unknown one suggests.
+const NEAREST: usize = 3;
+
+/// A question to one limit about one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The limit's name.
+    pub limit: &'a [u8],
+    /// The key; ignored for a global limit.
+    pub key: Option<&'a [u8]>,
+    /// The number of units.
+    pub cost: u32,
+}
+
+/// A limit, and the key to use with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Resolved<'r, 'k> {
+    /// The limit.
+    pub limit: &'r Arc<Limit>,
+    /// The key; empty for a global limit.
+    pub key: &'k [u8],
+}
+
+/// Finds the limit with this name, and the key to use with it.
+///
+/// # Errors
+/// When there is no such limit, or the key is not valid for it.
+#[inline]
+pub fn resolve<'r, 'k>(
+    limits: &'r Limits,
+    name: &[u8],
+    key: Option<&'k [u8]>,
+) -> Result<Resolved<'r, 'k>, Refusal> {
+    let Some(limit) = limits.limit(name) else { return Err(unknown(limits, name)) };
+    match key {
+        Some(key) if key.len() > MAX_KEY_BYTES => Err(Refusal::KeyTooLong { bytes: key.len() }),
+        _ if limit.spec().global => Ok(Resolved { limit, key: &[] }),
+        Some(key) => Ok(Resolved { limit, key }),
+        None => Err(Refusal::KeyMissing { limit: limit.spec().name.clone() }),
+    }
+}
+
+#[cold]
+fn unknown(limits: &Limits, name: &[u8]) -> Refusal {
+    let shown: String = String::from_utf8_lossy(name).chars().take(64).collect();
+    let names = limits.limits().iter().map(|limit| limit.spec().name.as_str());
+    let nearest = likest(&shown, names, NEAREST).into_iter().map(str::to_owned).collect();
+    Refusal::UnknownLimit { name: shown, nearest, limits: limits.limits().len() }
+}
+
+/// [`resolve`] for operations that only keyed limits have.
+pub(super) fn resolve_keyed<'r, 'k>(
+    limits: &'r Limits,
+    name: &[u8],
+    key: Option<&'k [u8]>,
+) -> Result<Resolved<'r, 'k>, Refusal> {
+    let resolved = resolve(limits, name, key)?;
+    if resolved.limit.spec().global {
+        return Err(Refusal::GlobalHasNoKeys { limit: resolved.limit.spec().name.clone() });
+    }
+    Ok(resolved)
+}

@@ -1,0 +1,37 @@
+//! gRPC: Envoy's rate limit services and `grpc.health.v1`.
+//!
+//! ```text
+//! serve ─ HTTP/2 connections, their bounds ─► routes ─┬─► rls     ShouldRateLimit
+//!                                                     ├─► rlqs    StreamRateLimitQuotas
+//!                                                     ├─► health  of the process and its store
+//!                                                     └─► reflection  of the services and their messages
+//! ```
+//!
+//! `wire` converts between Envoy's messages and the server's questions and answers.
+
+mod health;
+mod in_process;
+mod reflection;
+mod rlqs;
+mod rls;
+mod routes;
+mod serve;
+mod wire;
+
+use std::sync::Arc;
+
+pub use in_process::InProcess;
+pub(crate) use serve::serve;
+
+use crate::observe::metrics::GrpcStats;
+
+/// The state that the routes share.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub rates: Arc<crate::envoy::decide::DescriptorService>,
+    pub stats: Arc<GrpcStats>,
+    /// What clients may do.
+    pub door: crate::listen::access::Door,
+    /// Follows calls; `None` where nobody wants that.
+    pub telemetry: Option<Arc<crate::observe::telemetry::Telemetry>>,
+}

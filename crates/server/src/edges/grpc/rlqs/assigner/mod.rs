@@ -1,0 +1,491 @@
+//! The task that manages all streams: it takes in reports, charges the limits each second, and assigns shares.
+
+#[cfg(test)]
+mod simulation;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
+    RateLimitQuotaResponse, RateLimitQuotaUsageReports, rate_limit_quota_response::BucketAction,
+    rate_limit_quota_usage_reports::BucketQuotaUsage,
+};
+use futures_util::future::join_all;
+use slab::Slab;
+use tidegate_core::Nanos;
+use tidegate_redis::Mode;
+use tokio::sync::{mpsc, watch};
+use tonic::Status;
+
+use super::{
+    Said,
+    part::Part,
+    terms::{TIME_TO_LIVE, Terms, divide},
+    wire::{self, Bucket},
+};
+use crate::{
+    decide::{
+        limits::Limit,
+        service::{Act, InForce, Service},
+    },
+    envoy::counts::Fate,
+    observe::{metrics::GrpcStats, once_a_minute::OnceAMinute},
+};
+
+const SECOND: u64 = Nanos::from_secs(1).get();
+/// The maximum number of buckets of all streams. Further ones get no assignment.
+const MAX_BUCKETS: usize = 100_000;
+/// The maximum number of streams. Further ones are refused.
+const MAX_STREAMS: usize = 10_000;
+/// How often the clock is checked while any bucket has a share.
+const LOOK: Duration = Duration::from_millis(100);
+/// Without shares, no task waits for the next second.
+const LONG: Duration = Duration::from_secs(1_000);
+
+/// An event of a stream.
+#[derive(Debug)]
+pub(in crate::edges::grpc) enum Event {
+    Opened { id: u64, say: mpsc::Sender<Said> },
+    Reported { id: u64, report: RateLimitQuotaUsageReports },
+    Closed { id: u64 },
+}
+
+/// One open stream.
+struct Stream {
+    /// Empty until the first report names it.
+    domain: String,
+    say: mpsc::Sender<Said>,
+    buckets: HashMap<Bucket, usize>,
+}
+
+/// One bucket of one Envoy.
+struct Held {
+    stream: u64,
+    bucket: Bucket,
+    domain: String,
+    part: Part,
+    place: Place,
+}
+
+/// What a bucket's descriptor matches.
+#[derive(Clone)]
+enum Place {
+    /// No rule, or a rule without a limit, or one that never denies.
+    Free {
+        rule: Option<usize>,
+    },
+    Limited(Charged),
+}
+
+/// What is charged for a bucket.
+#[derive(Clone)]
+struct Charged {
+    rule: usize,
+    limit: Arc<Limit>,
+    key: Vec<u8>,
+    terms: Terms,
+}
+
+/// The buckets that share one key of a limit.
+struct Group {
+    charged: Charged,
+    live: Vec<usize>,
+    /// Buckets of lost streams, which continue to spend.
+    lost: Vec<usize>,
+    /// What the lost buckets spend in this second, and what they may still spend later.
+    due: u64,
+    reserve: u64,
+    /// What the live buckets want.
+    wanted: u64,
+}
+
+struct Assigner {
+    service: Arc<Service>,
+    stats: Arc<GrpcStats>,
+    in_force: Arc<InForce>,
+    streams: HashMap<u64, Stream>,
+    held: Slab<Held>,
+    /// The last second that was charged.
+    second: u64,
+    full: OnceAMinute,
+}
+
+/// Serves all streams until `stop` is set, and then ends them.
+pub(in crate::edges::grpc) async fn assign(
+    service: Arc<Service>,
+    stats: Arc<GrpcStats>,
+    mut events: mpsc::Receiver<Event>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut assigner = Assigner::new(service, stats);
+    loop {
+        let now = assigner.service.now();
+        assigner.catch_up(now).await;
+        let pause = if assigner.held.is_empty() {
+            LONG
+        } else {
+            Duration::from_nanos(SECOND - now.get() % SECOND).min(LOOK)
+        };
+        let event = tokio::select! {
+            event = events.recv() => event,
+            () = tokio::time::sleep(pause) => continue,
+            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+            _ = stop.wait_for(|stop| *stop) => None,
+        };
+        let Some(event) = event else { return };
+        assigner.take_in(event).await;
+        assigner.stats.quota_streams.store(assigner.streams.len(), Ordering::Relaxed);
+        assigner.stats.quota_buckets.store(assigner.held.len(), Ordering::Relaxed);
+    }
+}
+
+impl Assigner {
+    fn new(service: Arc<Service>, stats: Arc<GrpcStats>) -> Self {
+        let in_force = service.in_force();
+        let second = service.now().get() / SECOND;
+        let (streams, held, full) = (HashMap::new(), Slab::new(), OnceAMinute::default());
+        Self { service, stats, in_force, streams, held, second, full }
+    }
+
+    /// Charges for the current second, unless that is done.
+    async fn catch_up(&mut self, now: Nanos) {
+        if now.get() / SECOND > self.second {
+            self.begin_second(now).await;
+        }
+    }
+
+    async fn take_in(&mut self, event: Event) {
+        match event {
+            Event::Opened { say, .. } if self.streams.len() >= MAX_STREAMS => {
+                let why =
+                    format!("all {MAX_STREAMS} streams are in use; spread the Envoys over more servers");
+                let _ = say.try_send(Err(Status::resource_exhausted(why)));
+            }
+            Event::Opened { id, say } => {
+                let stream = Stream { domain: String::new(), say, buckets: HashMap::new() };
+                self.streams.insert(id, stream);
+            }
+            Event::Closed { id } => self.close(id),
+            Event::Reported { id, report } => {
+                self.stats.quota_reports.fetch_add(1, Ordering::Relaxed);
+                self.follow_limits();
+                self.reported(id, report).await;
+            }
+        }
+    }
+
+    /// Handles the end of a stream. Its Envoy continues with its assignments.
+    fn close(&mut self, id: u64) {
+        let Some(stream) = self.streams.remove(&id) else { return };
+        let now = self.service.now();
+        for at in stream.buckets.into_values() {
+            let held = &mut self.held[at];
+            held.part.lose();
+            if held.part.is_over(now) || matches!(held.place, Place::Free { .. }) {
+                self.held.remove(at);
+            }
+        }
+    }
+
+    /// Ends a stream with a reason.
+    fn refuse(&mut self, id: u64, why: &str) {
+        if let Some(stream) = self.streams.get(&id) {
+            let _ = stream.say.try_send(Err(Status::invalid_argument(why)));
+        }
+        self.close(id);
+    }
+
+    /// Sends actions on a stream. If the client does not read them, the stream is closed.
+    fn say(&mut self, id: u64, bucket_action: Vec<BucketAction>) {
+        let Some(stream) = self.streams.get(&id) else { return };
+        if !bucket_action.is_empty()
+            && stream.say.try_send(Ok(RateLimitQuotaResponse { bucket_action })).is_err()
+        {
+            self.close(id);
+        }
+    }
+
+    async fn reported(&mut self, id: u64, report: RateLimitQuotaUsageReports) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.domain.is_empty() {
+            stream.domain.clone_from(&report.domain);
+        }
+        if stream.domain.is_empty() {
+            return self.refuse(id, "the first report must name the domain; set `domain` in Envoy's filter");
+        }
+        if !report.domain.is_empty() && report.domain != stream.domain {
+            return self.refuse(id, "a stream has only one domain; open another stream for the other domain");
+        }
+        let mut actions = Vec::new();
+        for usage in report.bucket_quota_usages {
+            actions.extend(self.used(id, usage).await);
+        }
+        self.say(id, actions);
+    }
+
+    /// Takes in a bucket's use. Returns the action to send immediately, if any.
+    async fn used(&mut self, id: u64, usage: BucketQuotaUsage) -> Option<BucketAction> {
+        let now = self.service.now();
+        let bucket = wire::bucket(usage.bucket_id);
+        let stream = self.streams.get_mut(&id)?;
+        let known = stream.buckets.get(&bucket).copied();
+        let at = match known {
+            Some(at) => at,
+            None if self.held.len() >= MAX_BUCKETS => {
+                if self.full.is_due(now) {
+                    tracing::warn!(
+                        MAX_BUCKETS,
+                        "Envoys have too many quota buckets: further ones get no assignment; make \
+                         fewer with the filter's bucket_id_builder",
+                    );
+                }
+                return None;
+            }
+            None => {
+                let domain = stream.domain.clone();
+                let place = place(&self.in_force, &domain, &bucket);
+                let held = Held { stream: id, bucket: bucket.clone(), domain, part: Part::new(now), place };
+                let at = self.held.insert(held);
+                stream.buckets.insert(bucket.clone(), at);
+                at
+            }
+        };
+        let held = &mut self.held[at];
+        let owed = held.part.report(usage.num_requests_allowed, usage.num_requests_denied, now);
+        let place = held.place.clone();
+        count(&self.in_force, &place, usage.num_requests_allowed, usage.num_requests_denied);
+        if let Place::Limited(charged) = &place {
+            // Requests admitted without an assignment count, too, as far as there is room.
+            if owed > 0 {
+                charged.take(owed, now).await;
+            }
+            if charged.terms.gives_back {
+                let back = self.held[at].part.surplus();
+                charged.give_back(back, now).await;
+            }
+        }
+        if self.held[at].part.is_quiet() {
+            self.streams.get_mut(&id)?.buckets.remove(&bucket);
+            self.held.remove(at);
+            return Some(wire::abandon(&bucket));
+        }
+        match place {
+            Place::Free { .. } => Some(wire::everything(&bucket)),
+            // From the next second on it shares with the others. Until then it gets what is left over.
+            Place::Limited(charged) if known.is_none() => {
+                let (envoys, reserve) = self.beside(&charged, now);
+                let wanted = self.held[at].part.wants(&charged.terms, envoys, now);
+                let (granted, room) = charged.take_within_budget(0, reserve, wanted, now).await;
+                let window = charged.terms.window_of(now.get() / SECOND);
+                let part = &mut self.held[at].part;
+                // The assignment begins within a second, and so extends into one more. If that could not be paid, there is no
+                // share, and the next report gives back what was taken.
+                let lasting = charged.terms.lasting(room, granted.div_ceil(2)) - 1;
+                let share = if lasting > 0 {
+                    part.assign(granted, window, now)
+                } else {
+                    part.pay(granted, window);
+                    0
+                };
+                let lasting = lasting.max(1);
+                part.lasts(lasting, now);
+                Some(wire::tokens(&bucket, share, lasting))
+            }
+            Place::Limited(_) => None,
+        }
+    }
+
+    /// The number of open buckets with this key, and how much all of them, including lost ones, may spend in later seconds.
+    fn beside(&self, charged: &Charged, now: Nanos) -> (u64, u64) {
+        let same = |held: &&Held| matches!(&held.place, Place::Limited(other) if other.is_same(charged));
+        let (mut open, mut reserve) = (0, 0_u64);
+        for held in self.held.iter().map(|(_, held)| held).filter(same) {
+            open += u64::from(!held.part.is_lost());
+            // An assignment that began within a second also ends within one.
+            reserve = reserve.saturating_add(held.part.later(now)).saturating_add(held.part.share());
+        }
+        (open, reserve)
+    }
+
+    /// Matches all buckets again after a change of the configuration.
+    fn follow_limits(&mut self) {
+        let in_force = self.service.in_force();
+        if Arc::ptr_eq(&in_force, &self.in_force) {
+            return;
+        }
+        self.in_force = in_force;
+        for (_, held) in &mut self.held {
+            held.place = place(&self.in_force, &held.domain, &held.bucket);
+            held.part.keep_all();
+        }
+    }
+
+    /// Charges for the second that has begun, and sends all Envoys their shares.
+    async fn begin_second(&mut self, now: Nanos) {
+        let second = now.get() / SECOND;
+        self.second = second;
+        self.follow_limits();
+        self.held.retain(|_, held| !held.part.is_over(now));
+        let groups = self.groups(second, now);
+        let granted = join_all(groups.iter().map(async |group| {
+            group.charged.take_within_budget(group.due, group.reserve, group.wanted, now).await
+        }))
+        .await;
+        let mut said: BTreeMap<u64, Vec<BucketAction>> = BTreeMap::new();
+        for (group, (granted, room)) in groups.iter().zip(granted) {
+            let Charged { terms, .. } = &group.charged;
+            let (window, envoys) = (terms.window_of(second), group.live.len() as u64);
+            for at in &group.lost {
+                let part = &mut self.held[*at].part;
+                part.pay(part.share(), window);
+            }
+            let wants: Vec<u64> =
+                group.live.iter().map(|at| self.held[*at].part.wants(terms, envoys, now)).collect();
+            let shares: Vec<u64> = divide(&wants, granted, second)
+                .into_iter()
+                .zip(&group.live)
+                .map(|(granted, at)| self.held[*at].part.assign(granted, window, now))
+                .collect();
+            let lasting =
+                terms.lasting(room, shares.iter().fold(0, |sum: u64, share| sum.saturating_add(*share)));
+            for (at, share) in group.live.iter().zip(shares) {
+                let held = &mut self.held[*at];
+                // Without a share, there is no reason to end the assignment early.
+                let lasting = if share == 0 { TIME_TO_LIVE } else { lasting };
+                held.part.lasts(lasting, now);
+                said.entry(held.stream).or_default().push(wire::tokens(&held.bucket, share, lasting));
+            }
+        }
+        for (stream, actions) in said {
+            self.say(stream, actions);
+        }
+    }
+
+    fn groups(&mut self, second: u64, now: Nanos) -> Vec<Group> {
+        let mut groups: HashMap<(*const Limit, &[u8]), Group> = HashMap::new();
+        for (at, held) in &self.held {
+            let Place::Limited(charged) = &held.place else { continue };
+            let group = groups.entry((Arc::as_ptr(&charged.limit), &charged.key)).or_insert_with(|| Group {
+                charged: charged.clone(),
+                live: Vec::new(),
+                lost: Vec::new(),
+                due: 0,
+                reserve: 0,
+                wanted: 0,
+            });
+            let side = if held.part.is_lost() { &mut group.lost } else { &mut group.live };
+            side.push(at);
+        }
+        let mut groups: Vec<Group> = groups.into_values().collect();
+        for group in &mut groups {
+            let Group { charged, live, lost, due, reserve, wanted } = group;
+            for at in live.iter().chain(&*lost) {
+                self.held[*at].part.enter(charged.terms.window_of(second));
+            }
+            *due = lost.iter().map(|at| self.held[*at].part.share()).fold(0, u64::saturating_add);
+            *reserve = lost.iter().map(|at| self.held[*at].part.later(now)).fold(0, u64::saturating_add);
+            let envoys = live.len() as u64;
+            let wants = live.iter().map(|at| self.held[*at].part.wants(&charged.terms, envoys, now));
+            *wanted = wants.fold(0, u64::saturating_add);
+        }
+        groups
+    }
+}
+
+impl Charged {
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.limit, &other.limit) && self.key == other.key
+    }
+
+    /// Takes what is due, as far as it is available, and then, except for a reserve, what is wanted within the budget. Returns
+    /// how much of the wanted units was taken, and what is left beyond the reserve.
+    async fn take_within_budget(&self, due: u64, reserve: u64, wanted: u64, now: Nanos) -> (u64, u64) {
+        // A window of one second needs no reserve.
+        let reserve = if self.terms.window == 1 { 0 } else { reserve };
+        // Another client may take units between the look and the step.
+        for _ in 0..3 {
+            let room = self.room(now).await;
+            let due = due.min(room);
+            let free = (room - due).saturating_sub(reserve);
+            let wanted = wanted.min(self.terms.budget(free));
+            if due + wanted == 0 {
+                return (0, free);
+            }
+            if self.take_exactly(due + wanted, now).await {
+                return (wanted, free - wanted);
+            }
+        }
+        (0, 0)
+    }
+
+    /// Takes this many units, or as many as are left.
+    async fn take(&self, units: u64, now: Nanos) {
+        for _ in 0..3 {
+            let units = units.min(self.room(now).await);
+            if units == 0 || self.take_exactly(units, now).await {
+                return;
+            }
+        }
+    }
+
+    async fn room(&self, now: Nanos) -> u64 {
+        match self.limit.decide(Act::Peek, &self.key, 0, now).await {
+            Ok(decision) if decision.is_allowed() => decision.remaining().min(u32::MAX.into()),
+            _ => 0,
+        }
+    }
+
+    async fn take_exactly(&self, units: u64, now: Nanos) -> bool {
+        let Ok(cost) = u32::try_from(units) else { return false };
+        self.limit.decide(Act::Take, &self.key, cost, now).await.is_ok_and(|decision| decision.is_allowed())
+    }
+
+    async fn give_back(&self, units: u64, now: Nanos) {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        if units > 0 && self.limit.decide(Act::Refund, &self.key, units, now).await.is_err() {
+            // The units stay charged until their window ends.
+            tracing::debug!(limit = self.limit.spec().name, units, "an unused share could not be given back");
+        }
+    }
+}
+
+/// What a bucket's descriptor matches.
+fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place {
+    let descriptors = in_force.descriptors();
+    let mut key = Vec::new();
+    let Some(found) = descriptors.domains.find_unordered(domain, bucket, &mut key) else {
+        return Place::Free { rule: None };
+    };
+    let (rule, limit) = (found.index, descriptors.limit(found.index));
+    let Some(limit) = limit.filter(|limit| !limit.spec().shadow) else {
+        return Place::Free { rule: Some(rule) };
+    };
+    let (spec, policy) = (limit.spec(), limit.policy_of(&key));
+    let is_exact = limit.store().is_none() || spec.sharing.mode.is_none_or(|mode| mode == Mode::Exact);
+    // Other algorithms remember when units were taken, which is unknown when they are given back.
+    let is_aligned = policy.algorithm.name() == "fixed-window" && policy.options().is_empty();
+    let window = policy.window.map_or(1, |window| window.as_secs().max(1));
+    let terms =
+        Terms { limit: policy.limit.into(), window, gives_back: window > 1 && is_aligned && is_exact };
+    Place::Limited(Charged { rule, limit: Arc::clone(limit), key, terms })
+}
+
+/// Counts an Envoy's report for dashboards.
+fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u64) {
+    let (rule, limit) = match place {
+        Place::Free { rule: Some(rule) } => (*rule, 0),
+        Place::Limited(charged) => (charged.rule, charged.terms.limit),
+        Place::Free { rule: None } => return,
+    };
+    let counts = in_force.descriptors().counts(rule);
+    for (hits, is_denied) in [(admitted, false), (denied, true)] {
+        if hits > 0 {
+            // Envoy does not report how near the limit was.
+            let fate = Fate { hits, is_denied, is_shadow: false, is_blocked: false, limit, remaining: limit };
+            counts.add(None, fate);
+        }
+    }
+}

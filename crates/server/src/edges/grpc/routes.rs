@@ -1,0 +1,138 @@
+//! Maps paths to services.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::http::{HeaderMap, Request, Response};
+use envoy_types::pb::envoy::service::{
+    rate_limit_quota::v3::rate_limit_quota_service_server::{
+        RateLimitQuotaServiceServer, SERVICE_NAME as QUOTA,
+    },
+    ratelimit::v3::rate_limit_service_server::{RateLimitServiceServer, SERVICE_NAME},
+};
+use hyper::body::Incoming;
+use hyper_util::service::TowerToHyperService;
+use tokio::time::timeout;
+use tonic::{Status, body::Body};
+use tonic_health::pb::health_server::{Health, HealthServer, SERVICE_NAME as HEALTH};
+
+use super::{Shared, reflection::Reflection, rlqs::Quotas};
+use crate::{
+    decide::service::Service,
+    edges::http::{drain, http_rights},
+    listen::access::{Door, Rights, Role},
+    observe::telemetry::Telemetry,
+};
+
+/// The longest message, in bytes.
+const MAX_MESSAGE: usize = 64 * 1024;
+/// The longest quota report: Envoy puts all its buckets into one.
+const MAX_REPORT: usize = 4 * 1024 * 1024;
+/// The time limit of a call, including its arrival. A stream may last longer once it has begun.
+const CALL_TIME: Duration = Duration::from_secs(10);
+
+/// The call that is followed by telemetry. Streams of quotas last as long as an Envoy, and clients make up other names.
+const FOLLOWED: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The services, ready to be called.
+pub(super) struct Routes<H> {
+    door: Door,
+    service: Arc<Service>,
+    telemetry: Option<Arc<Telemetry>>,
+    rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
+    rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
+    health: TowerToHyperService<HealthServer<H>>,
+    reflection: Reflection,
+}
+
+impl<H: Health> Routes<H> {
+    pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>) -> Self {
+        let door = shared.door.clone();
+        let (service, telemetry) = (Arc::clone(shared.rates.service()), shared.telemetry.clone());
+        let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(MAX_MESSAGE);
+        let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(MAX_REPORT);
+        Self {
+            door,
+            service,
+            telemetry,
+            rls: TowerToHyperService::new(rls),
+            rlqs: TowerToHyperService::new(rlqs),
+            health: TowerToHyperService::new(health),
+            reflection: Reflection::new(),
+        }
+    }
+
+    /// Handles one call. On a spare slot, only health checks are served. `names` are those in the client's certificate, if
+    /// any.
+    pub async fn call(
+        &self,
+        request: Request<Incoming>,
+        is_spare: bool,
+        names: Option<&[String]>,
+    ) -> Result<Response<Body>, Infallible> {
+        let Some(telemetry) = self.telemetry.as_deref().filter(|_| request.uri().path() == FOLLOWED) else {
+            return self.answer(request, is_spare, names).await;
+        };
+        let started = self.service.now();
+        let traced = telemetry.call(&request);
+        let response = traced.within(self.answer(request, is_spare, names)).await?;
+        traced.ended(&response, self.service.now().saturating_since(started));
+        Ok(response)
+    }
+
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        is_spare: bool,
+        names: Option<&[String]>,
+    ) -> Result<Response<Body>, Infallible> {
+        use hyper::service::Service as _;
+        // `/package.Service/Method`
+        let name = request.uri().path().split('/').nth(1).unwrap_or_default();
+        if name == HEALTH {
+            return self.health.call(request).await;
+        }
+        if is_spare {
+            let what = "all connections are in use; retry later or raise --max-connections";
+            return Ok(Status::resource_exhausted(what).into_http());
+        }
+        let rights = match permit(&self.door, request.headers(), names) {
+            Ok(rights) => rights,
+            Err(status) => {
+                drain(request.into_body()).await;
+                return Ok(status.into_http());
+            }
+        };
+        let (is_rls, is_quota) = (name == SERVICE_NAME, name == QUOTA);
+        let reflection = self.reflection.service(name);
+        request.extensions_mut().insert(rights);
+        let late = |_| {
+            let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
+            Ok(Status::deadline_exceeded(what).into_http())
+        };
+        if is_rls {
+            return timeout(CALL_TIME, self.rls.call(request)).await.unwrap_or_else(late);
+        }
+        if is_quota {
+            return timeout(CALL_TIME, self.rlqs.call(request)).await.unwrap_or_else(late);
+        }
+        if let Some(reflection) = reflection {
+            return timeout(CALL_TIME, reflection(request)).await.unwrap_or_else(late);
+        }
+        let what = format!("the services are {SERVICE_NAME}, {QUOTA}, {HEALTH} and grpc.reflection");
+        Ok(Status::unimplemented(what).into_http())
+    }
+}
+
+/// The rights of the caller, or an error if they do not include decisions.
+#[allow(clippy::result_large_err, reason = "a status is what a call is answered with")]
+fn permit(door: &Door, headers: &HeaderMap, names: Option<&[String]>) -> Result<Arc<Rights>, Status> {
+    let rights = http_rights(door, headers, names).map_err(|_| {
+        let what = "the call needs a token that the server knows (metadata `authorization: Bearer TOKEN`), or such a client certificate";
+        Status::unauthenticated(what)
+    })?;
+    if rights.may(Role::Decide) {
+        return Ok(rights);
+    }
+    let what = format!("{} may not ask for decisions: it needs the role `decide`", rights.name);
+    Err(Status::permission_denied(what))
+}

@@ -1,0 +1,174 @@
+//! The connections: their number, their bounds, and how they end.
+
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use hyper::{body::Incoming, http::Request, rt::Executor, server::conn::http2, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+
+use super::{
+    Shared, health,
+    rlqs::{self, Quotas},
+    routes::Routes,
+};
+use crate::listen::{
+    connections::{Accepted, Acceptor},
+    security::ListenerSecurity,
+    tls::{Above, Stream},
+};
+
+/// The maximum number of concurrent calls of a connection.
+const MAX_STREAMS: u32 = 1_000;
+/// The maximum number of streams that a client may open and reset before they are served. Above it, the connection is closed.
+const MAX_RESETS: usize = 100;
+/// The maximum size of a call's header fields, in bytes.
+const MAX_HEADERS: u32 = 16 * 1024;
+/// How many bytes of a call, and of all calls of a connection, are buffered before they are read.
+const CALL_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// The maximum number of bytes of an answer that wait for the client.
+const SEND_BUFFER: usize = 64 * 1024;
+/// How often the client is pinged, and how long the reply may take.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
+/// How long a client may take from the connection to its first call. Later it may be silent as long as it answers the above: proxies
+/// keep their connections.
+const FIRST_CALL: Duration = Duration::from_mins(1);
+/// Serves until `stop` is set, and then until every call in progress is answered. Dropping the future closes all connections.
+pub(crate) async fn serve(
+    connections: Acceptor,
+    shared: Shared,
+    security: ListenerSecurity,
+    mut stop: watch::Receiver<bool>,
+) {
+    let graceful = GracefulShutdown::new();
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let service = Arc::clone(shared.rates.service());
+    let mut serving = JoinSet::new();
+    serving.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
+    let stats = Arc::clone(&shared.stats);
+    let (events, reports) = mpsc::channel(rlqs::EVENTS);
+    serving.spawn(rlqs::assign(service, Arc::clone(&stats), reports, stop.clone()));
+    let routes = Arc::new(Routes::new(shared, Quotas::new(events), health));
+    let http = builder();
+    loop {
+        let Accepted { io, calls, peer, open } = tokio::select! {
+            accepted = connections.next() => accepted,
+            // Collects connections that have ended.
+            Some(_) = serving.join_next() => continue,
+            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let (routes, http, tls) = (Arc::clone(&routes), http.clone(), security.config(Above::Grpc));
+        let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
+        serving.spawn(async move {
+            let its = Arc::clone(&calls);
+            let served = async {
+                let stream = Stream::begin(io, tls).await?;
+                let names = stream.names();
+                let call = service_fn(move |request: Request<Incoming>| {
+                    let (routes, calls, names) = (Arc::clone(&routes), Arc::clone(&its), names.clone());
+                    async move {
+                        let _under_way = calls.begin();
+                        routes.call(request, calls.slot.is_spare, names.as_deref()).await
+                    }
+                });
+                let connection = http.serve_connection(TokioIo::new(stream), call);
+                watcher.watch(connection).await.map_err(io::Error::other)
+            };
+            tokio::select! {
+                ended = served => if let Err(error) = ended {
+                    stats.failed.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(%peer, %error, "connection ended");
+                },
+                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
+                () = calls.never_begin(FIRST_CALL) => tracing::debug!(%peer, "connection without a call"),
+            }
+            drop(open);
+        });
+    }
+    drop(connections);
+    graceful.shutdown().await;
+}
+
+/// Polls each call once before it gets a task: where the limits are in memory that is all it takes. The second poll, in the
+/// task, registers the wakers that count.
+#[derive(Clone, Copy, Debug)]
+struct OnceAtOnce;
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OnceAtOnce {
+    fn execute(&self, future: F) {
+        let mut future = Box::pin(future);
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            tokio::spawn(future);
+        }
+    }
+}
+
+fn builder() -> http2::Builder<OnceAtOnce> {
+    let mut http = http2::Builder::new(OnceAtOnce);
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .max_local_error_reset_streams(MAX_RESETS)
+        .max_header_list_size(MAX_HEADERS)
+        .initial_stream_window_size(CALL_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE_TIME);
+    http
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use hyper::Response;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        time::Instant,
+    };
+
+    use super::*;
+    use crate::listen::connections::{Calls, Slots};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_gone_without_a_word_is_found_out_within_a_minute() {
+        // Time jumps to the next deadline as soon as nothing else is left to do.
+        let (mut client, server) = duplex(1 << 16);
+        let answer = |_: Request<Incoming>| async { Ok::<_, Infallible>(Response::new(String::new())) };
+        let served = tokio::spawn(builder().serve_connection(TokioIo::new(server), service_fn(answer)));
+        let began = Instant::now();
+        // The beginning of HTTP/2, and then nothing: no answer to a ping either.
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        assert!(served.await.unwrap().is_err());
+        assert!((KEEP_ALIVE..=KEEP_ALIVE + 2 * KEEP_ALIVE_TIME).contains(&began.elapsed()));
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+        assert!(!heard.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_call_ends_and_one_with_a_call_may_be_silent() {
+        let slots = Slots::new(2);
+        let calls = || Arc::new(Calls::new(slots.admit().unwrap().slot));
+        let (silent, asked) = (calls(), calls());
+        drop(asked.begin());
+        tokio::select! {
+            () = silent.never_begin(FIRST_CALL) => {}
+            () = asked.never_begin(FIRST_CALL) => panic!("it has asked"),
+        }
+    }
+}

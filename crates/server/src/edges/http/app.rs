@@ -1,0 +1,46 @@
+//! The state that all handlers share.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use tokio::sync::{Semaphore, mpsc};
+
+use super::hosts::Hosts;
+use crate::{
+    control::flow::Flow,
+    decide::service::Service,
+    envoy::decide::DescriptorService,
+    listen::access::Door,
+    observe::{
+        metrics::{Events, Metrics},
+        telemetry::Telemetry,
+    },
+    rules::file::RulesFile,
+    serve::reload::ReloadOrder,
+};
+
+/// The state that all handlers share.
+pub(crate) struct App {
+    pub service: Arc<Service>,
+    /// Decides on descriptors.
+    pub rates: Arc<DescriptorService>,
+    pub metrics: Metrics,
+    pub events: Arc<Events>,
+    /// What programs report of their resources, and the rules for them.
+    pub flow: Arc<Flow>,
+    /// What clients may do on the data plane and on the control plane.
+    pub doors: [Door; 2],
+    /// The rules file.
+    pub rules_file: Arc<RulesFile>,
+    /// Receives requests to reload the rules.
+    pub reload: mpsc::Sender<ReloadOrder>,
+    /// Whether the server accepts new work; false once it is stopping.
+    pub ready: AtomicBool,
+    /// Has one permit: a reader of the trace needs as much memory as the trace.
+    pub trace_readers: Arc<Semaphore>,
+    /// The web origins that may send requests.
+    pub origins: Vec<String>,
+    /// The names of the control plane, for requests without credentials.
+    pub hosts: Hosts,
+    /// Follows requests; `None` where nobody wants that.
+    pub telemetry: Option<Arc<Telemetry>>,
+}

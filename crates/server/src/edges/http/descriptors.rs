@@ -1,0 +1,201 @@
+//! `POST /json`: descriptors in the JSON form of `RateLimitRequest`, answered as by envoyproxy/ratelimit.
+
+use std::fmt;
+
+use axum::{
+    body::Body,
+    http::{Response, StatusCode},
+};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::{Map, Value, json};
+
+use super::{
+    answer, ask,
+    problem::{Problem, Refused},
+};
+use crate::{
+    decide::service::Refusal,
+    envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit, decide::DescriptorService},
+    listen::access::Rights,
+};
+
+/// `RateLimitRequest`.
+#[derive(Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "an object such as {\"domain\": \"shop\", \"descriptors\": [{\"entries\": []}]}"
+)]
+struct RequestBody {
+    #[serde(default)]
+    domain: String,
+    #[serde(default)]
+    descriptors: Vec<DescriptorBody>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Number>,
+}
+
+/// `RateLimitDescriptor`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `entries`")]
+struct DescriptorBody {
+    #[serde(default)]
+    entries: Vec<EntryBody>,
+    limit: Option<LimitBody>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Number>,
+    #[serde(default, alias = "is_negative_hits")]
+    is_negative_hits: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object with `key` and `value`")]
+struct EntryBody {
+    #[serde(default)]
+    key: String,
+    #[serde(default)]
+    value: String,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "an object with `requestsPerUnit` and `unit`"
+)]
+struct LimitBody {
+    #[serde(default, alias = "requests_per_unit")]
+    requests_per_unit: u32,
+    unit: UnitName,
+}
+
+/// A whole number, which this JSON form may write as a string.
+struct Number(u64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Number;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number, optionally in quotes")
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Number, E> {
+                Ok(Number(number))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
+                let wrong = |_| E::invalid_value(de::Unexpected::Str(text), &self);
+                text.parse().map(Number).map_err(wrong)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// `SECOND` to `YEAR`.
+struct UnitName(Unit);
+
+impl<'de> Deserialize<'de> for UnitName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let wrong = || de::Error::invalid_value(de::Unexpected::Str(&name), &"one of SECOND to YEAR");
+        Unit::from_name(&name).map(Self).ok_or_else(wrong)
+    }
+}
+
+/// Decides on the request in a body.
+pub(super) async fn decide(
+    rates: &DescriptorService,
+    body: &[u8],
+    rights: Option<&Rights>,
+) -> Result<Response<Body>, Refused> {
+    let request = ask::read::<RequestBody>(body)?;
+    if rights.is_none_or(|rights| !rights.concern_domain(&request.domain)) {
+        return Err(Problem::forbidden("the client may not ask for this domain").into());
+    }
+    let hits = request.hits_addend.map_or(0, |Number(hits)| hits);
+    let Ok(hits) = u32::try_from(hits) else {
+        return Err(refused(&Unanswered::TooManyHits { hits }).into());
+    };
+    let descriptors = request.descriptors.iter().map(DescriptorBody::descriptor).collect();
+    let question = Question { domain: &request.domain, hits, descriptors };
+    let told = rates.decide(&question, rates.service().now()).await;
+    told.map(|told| respond(&told)).map_err(|error| refused(&error).into())
+}
+
+impl DescriptorBody {
+    fn descriptor(&self) -> Descriptor<'_> {
+        Descriptor {
+            entries: self.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str())).collect(),
+            hits: self.hits_addend.as_ref().map(|Number(hits)| *hits),
+            is_refund: self.is_negative_hits,
+            limit: self
+                .limit
+                .as_ref()
+                .map(|limit| Override { requests_per_unit: limit.requests_per_unit, unit: limit.unit.0 }),
+        }
+    }
+}
+
+fn respond(told: &Answer) -> Response<Body> {
+    let mut body = Map::new();
+    body.insert("overallCode".to_owned(), code(told.is_over));
+    body.insert("statuses".to_owned(), told.statuses.iter().map(status).collect());
+    if !told.headers.is_empty() {
+        let headers = told.headers.iter().map(|(key, value)| json!({"key": key, "value": value}));
+        body.insert("responseHeadersToAdd".to_owned(), headers.collect());
+    }
+    if !told.metadata.is_empty() {
+        let metadata = told.metadata.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str())));
+        body.insert("dynamicMetadata".to_owned(), Value::Object(metadata.collect()));
+    }
+    let mut response = answer::json(&body);
+    if told.is_over {
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    }
+    response
+}
+
+/// In the JSON form of a protobuf message, zero and empty fields are omitted.
+fn status(status: &Status) -> Value {
+    let mut body = Map::new();
+    body.insert("code".to_owned(), code(status.is_over));
+    if let Some(limit) = &status.limit {
+        let mut current = Map::new();
+        if !limit.name.is_empty() {
+            current.insert("name".to_owned(), limit.name.as_str().into());
+        }
+        if limit.requests_per_unit > 0 {
+            current.insert("requestsPerUnit".to_owned(), limit.requests_per_unit.into());
+        }
+        current.insert("unit".to_owned(), limit.unit.name().to_uppercase().into());
+        body.insert("currentLimit".to_owned(), current.into());
+    }
+    if status.remaining > 0 {
+        body.insert("limitRemaining".to_owned(), status.remaining.into());
+    }
+    if let Some(seconds) = status.reset_after {
+        body.insert("durationUntilReset".to_owned(), format!("{seconds}s").into());
+    }
+    body.into()
+}
+
+fn code(is_over: bool) -> Value {
+    if is_over { "OVER_LIMIT" } else { "OK" }.into()
+}
+
+fn refused(error: &Unanswered) -> Problem {
+    let (status, title) = match error {
+        Unanswered::Refused(Refusal::NoAnswer { .. }) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "No reply from the store")
+        }
+        Unanswered::Refused(_) | Unanswered::TooManyOverrides { .. } => {
+            (StatusCode::CONFLICT, "No decision possible")
+        }
+        _ => (StatusCode::BAD_REQUEST, "Invalid request"),
+    };
+    Problem::new(status, title, error.to_string())
+}

@@ -1,0 +1,147 @@
+//! `/v1/flow`: programs report what their resources do and get rules, operators see the reports and push the rules.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{Request, Response, StatusCode, Uri},
+};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    answer,
+    app::App,
+    ask,
+    body::body,
+    problem::{Problem, Refused},
+    query,
+};
+use crate::{
+    control::flow::{AppSummary, PushError, Report, ReportError, ResourceSummary},
+    listen::access::Rights,
+};
+
+/// The rules of an application.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object such as {\"app\": \"shop\", \"rules\": \"flow: []\"}")]
+struct Push {
+    app: String,
+    /// In YAML.
+    rules: String,
+}
+
+/// Refuses an application that the client's rights do not cover.
+fn permitted(app: &str, rights: Option<&Rights>) -> Result<(), Problem> {
+    match rights {
+        Some(rights) if !rights.concern(app.as_bytes()) => {
+            let shown: String = app.chars().take(64).collect();
+            Err(Problem::forbidden(format!("{} may not use the application `{shown}`", rights.name)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Takes a report, and answers with rules that the program does not have yet.
+pub(super) async fn report(
+    app: &App,
+    request: Request<Incoming>,
+    rights: Option<&Rights>,
+) -> Result<Response<Body>, Refused> {
+    let report = ask::read::<Report>(&body(request).await?)?;
+    permitted(&report.app, rights)?;
+    let rules = app.flow.pushed.newer(&report.app, report.version.as_deref());
+    app.flow.reports.take(report, app.service.now()).map_err(|error| match error {
+        ReportError::Name(_) => Problem::bad_field("#", error.to_string()),
+        ReportError::TooMany => {
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many instances", error.to_string())
+        }
+    })?;
+    Ok(answer::json(&json!({"rules": rules})))
+}
+
+/// Gives an application rules.
+pub(super) async fn push(
+    app: &App,
+    request: Request<Incoming>,
+    rights: Option<&Rights>,
+) -> Result<Response<Body>, Refused> {
+    let push = ask::read::<Push>(&body(request).await?)?;
+    permitted(&push.app, rights)?;
+    let (flow, name) = (Arc::clone(&app.flow), push.app.clone());
+    // Not on a thread that serves: it writes a file.
+    let pushed = tokio::task::spawn_blocking(move || flow.pushed.push(&push.app, &push.rules)).await;
+    let who = rights.map_or("", |rights| &*rights.name);
+    match pushed {
+        Ok(Ok(version)) => {
+            tracing::info!(app = name, version, who, "flow rules pushed");
+            Ok(answer::json(&json!({"pushed": true, "version": version})))
+        }
+        Ok(Err(error)) => Err(match error {
+            PushError::Name => Problem::bad_field("#/app", error.to_string()),
+            PushError::Rules(why) => {
+                let detail = format!("the previous rules stay active: {why}");
+                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", detail)
+            }
+            _ => {
+                tracing::error!(app = name, %error, "flow rules cannot be pushed");
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Not pushed", error.to_string())
+            }
+        }
+        .into()),
+        // The panic hook has reported it.
+        Err(_) => {
+            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Not pushed", "see the server's log").into())
+        }
+    }
+}
+
+/// What was reported.
+pub(super) fn answer(app: &App, uri: &Uri, rights: Option<&Rights>) -> Result<Response<Body>, Refused> {
+    let [name] = query::texts(uri, ["app"]).map_err(|why| Problem::bad_field("#", why.to_string()))?;
+    let mut apps = app.flow.summary(name.as_deref(), app.service.now());
+    apps.retain(|summary| permitted(&summary.app, rights).is_ok());
+    let apps: Vec<Value> = apps.iter().map(|summary| of_app(app, summary)).collect();
+    Ok(answer::json(&json!({"apps": apps})))
+}
+
+fn of_app(app: &App, summary: &AppSummary) -> Value {
+    let instances = summary.instances.iter().map(|instance| {
+        json!({
+            "instance": instance.name,
+            "reported_ms_ago": instance.ago.as_millis() as u64,
+            "gone": instance.is_gone,
+            "version": instance.version,
+            "rejected": instance.rejected,
+            "left_out": instance.left_out,
+        })
+    });
+    json!({
+        "app": summary.app,
+        "instances": instances.collect::<Vec<_>>(),
+        "resources": summary.resources.iter().map(|(name, told)| of_resource(name, told)).collect::<Vec<_>>(),
+        "rules": app.flow.pushed.get(&summary.app),
+    })
+}
+
+fn of_resource(name: &str, told: &ResourceSummary) -> Value {
+    let [pass, block, exceptions] = told.rates();
+    let of = |at: usize| told.minute.iter().map(|second| second[at]).collect::<Vec<_>>();
+    let breakers = told
+        .breakers
+        .iter()
+        .map(|((rule, state), instances)| json!({"rule": rule, "state": state, "instances": instances}));
+    let adaptive = told.adaptive.iter().map(|(rule, limit)| json!({"rule": rule, "limit": limit}));
+    json!({
+        "resource": name,
+        "pass_per_second": pass,
+        "block_per_second": block,
+        "exceptions_per_second": exceptions,
+        "mean_rt_ms": told.mean_rt().as_secs_f64() * 1e3,
+        "in_flight": told.in_flight,
+        "breakers": breakers.collect::<Vec<_>>(),
+        "adaptive": adaptive.collect::<Vec<_>>(),
+        "minute": {"pass": of(0), "block": of(1), "exceptions": of(2)},
+    })
+}

@@ -1,0 +1,130 @@
+//! Decides which requests may be served, by the client's rights and by the origin of the web page that sends them.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header},
+    middleware::Next,
+};
+
+use super::{
+    app::App,
+    ask::Ask,
+    credentials::{Certificate, http_rights},
+    hosts::{Hosts, host_of},
+    problem::{Problem, Refused},
+    table::Plane,
+};
+use crate::listen::access::{Rights, Role};
+
+/// A browser sends requests for any page that it shows, even to servers that only this machine can reach. It includes the
+/// page's origin, and only origins that the operator configured are allowed. The Host field proves nothing: an attacker's
+/// domain name that resolves to this machine appears there unchanged.
+pub(super) fn refuse_foreign_pages(app: &App, plane: Plane, headers: &HeaderMap) -> Result<(), Refused> {
+    let named = |origin: &HeaderValue| app.origins.iter().any(|named| named.as_bytes() == origin.as_bytes());
+    // Only the control plane has its own pages.
+    let is_own = |origin: &HeaderValue| plane == Plane::Admin && is_own_page(&app.hosts, origin, headers);
+    let is_let_in = |origin: &HeaderValue| named(origin) || is_own(origin);
+    if headers.get_all(header::ORIGIN).iter().all(is_let_in) {
+        return Ok(());
+    }
+    let detail = "the origin of this web page is not allowed: allow it with --http-origin, or send the request from a program without \
+                  an Origin field";
+    Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail).into())
+}
+
+/// Whether this server served the page: the page's origin is the host of this request. A domain name could resolve to anything, so
+/// it must be a known one.
+fn is_own_page(hosts: &Hosts, origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
+    let origin = origin.to_str().unwrap_or_default();
+    let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    hosts.know(host) && from == Some(host)
+}
+
+/// Without credentials, only the host in a request keeps foreign pages out of the control plane: see [`Hosts`].
+fn refuse_unknown_hosts<B>(app: &App, plane: Plane, request: &Request<B>) -> Result<(), Refused> {
+    let is_open = plane == Plane::Admin && !app.doors[plane as usize].access().asks_for_something();
+    match host_of(request).filter(|host| is_open && !app.hosts.know(host)) {
+        None => Ok(()),
+        Some(host) => {
+            let detail = format!(
+                "without credentials the control plane serves only IP addresses and localhost: allow the name `{}` with \
+                 --admin-host, or require credentials (--access)",
+                host.chars().take(64).collect::<String>()
+            );
+            Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "Unknown host", detail).into())
+        }
+    }
+}
+
+/// Who looks at a page. Pages leave out what this client may not do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Viewer {
+    pub may_operate: bool,
+}
+
+impl Viewer {
+    /// The viewer of a page, as [`permit_page`] left it.
+    pub(crate) fn of<B>(request: &Request<B>) -> Self {
+        request.extensions().get().copied().unwrap_or_default()
+    }
+}
+
+/// Only clients that may see every limit may use the dashboard.
+pub(super) async fn permit_page(
+    State(app): State<Arc<App>>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response<Body> {
+    let rights = match permit(&app, Plane::Admin, Role::Observe, &request) {
+        Ok(rights) => rights,
+        Err(refused) => return refused.into_response(),
+    };
+    if rights.concern_all() {
+        request.extensions_mut().insert(Viewer { may_operate: rights.may(Role::Operate) });
+        return next.run(request).await;
+    }
+    let detail =
+        format!("{} may not see all limits, which the dashboard shows; use /v1/limits instead", rights.name);
+    Refused::from(Problem::forbidden(detail)).into_response()
+}
+
+/// The rights of a client; refused unless they include the role.
+pub(super) fn permit<B>(
+    app: &App,
+    plane: Plane,
+    role: Role,
+    request: &Request<B>,
+) -> Result<Arc<Rights>, Refused> {
+    refuse_unknown_hosts(app, plane, request)?;
+    let door = &app.doors[plane as usize];
+    let names = request.extensions().get::<Certificate>().map(|Certificate(names)| &**names);
+    let rights = http_rights(door, request.headers(), names).map_err(Problem::stranger)?;
+    // A client that may observe all clients may also see the state of one.
+    let may_look = plane == Plane::Admin && role == Role::Decide && rights.may(Role::Observe);
+    if rights.may(role) || may_look {
+        return Ok(rights);
+    }
+    let detail = format!("{} may not do this: it needs the role `{}`", rights.name, role.name());
+    Err(Problem::forbidden(detail).into())
+}
+
+/// A client may give back its permits. Only an operator may refund what a rate has counted.
+pub(super) fn refuse_to_refund_rates(
+    app: &App,
+    ask: &Ask<'_>,
+    rights: Option<&Rights>,
+) -> Result<(), Refused> {
+    let limits = app.service.limits();
+    let counts_permits =
+        limits.limit(ask.limit.as_bytes()).is_none_or(|limit| !limit.spec().policy.algorithm.limits_rate());
+    let needed = if counts_permits { Role::Decide } else { Role::Operate };
+    if rights.is_some_and(|rights| rights.may(needed)) {
+        return Ok(());
+    }
+    let what = if counts_permits { "giving a permit back" } else { "a refund of what a rate has counted" };
+    Err(Problem::forbidden(format!("{what} needs the role `{}`", needed.name())).into())
+}

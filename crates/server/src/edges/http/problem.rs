@@ -1,0 +1,169 @@
+//! Error responses in the form of RFC 9457: `application/problem+json`.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use serde_json::{Value, json};
+
+use crate::{decide::service::Refusal, listen::access::Stranger, rules::Problem as Mistake};
+
+/// What is wrong with a request, and what to do about it.
+#[derive(Clone, Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    title: &'static str,
+    detail: String,
+    /// The place in the body, as a JSON pointer.
+    pointer: Option<String>,
+    /// The limits with the most similar names, if the request names an unknown one.
+    nearest: Option<Vec<String>>,
+    /// What is wrong with rules.
+    mistakes: Vec<Value>,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, title, detail: detail.into(), pointer: None, nearest: None, mistakes: Vec::new() }
+    }
+
+    pub fn bad_json(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "Not JSON", detail)
+    }
+
+    pub fn bad_field(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        let pointer = Some(pointer.into());
+        Self { pointer, ..Self::new(StatusCode::BAD_REQUEST, "Invalid request", detail) }
+    }
+
+    /// A refusal by the service, for this place in the body.
+    pub fn from_refusal(refusal: Refusal, place: &str) -> Self {
+        let detail = refusal.to_string();
+        let at = |field: &str| Some(format!("{place}/{field}"));
+        match refusal {
+            Refusal::UnknownLimit { nearest, .. } => Self {
+                pointer: at("limit"),
+                nearest: Some(nearest),
+                ..Self::new(StatusCode::NOT_FOUND, "Unknown limit", detail)
+            },
+            Refusal::KeyMissing { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key missing", detail) }
+            }
+            Refusal::KeyTooLong { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key too long", detail) }
+            }
+            Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } | Refusal::TooManyOverridden { .. } => {
+                Self::new(StatusCode::CONFLICT, "Limit full", detail)
+            }
+            Refusal::NoQuota { .. } => {
+                Self { pointer: at("quota"), ..Self::new(StatusCode::BAD_REQUEST, "No quota", detail) }
+            }
+            Refusal::KeyNotText => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key not text", detail) }
+            }
+            Refusal::NoMemory { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, "No memory", detail),
+            Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
+            Refusal::NoAnswer { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", detail)
+            }
+            Refusal::NotExact { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No refund possible", detail) }
+            }
+            Refusal::GlobalHasNoKeys { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
+            }
+            Refusal::NoTrace => Self::new(StatusCode::CONFLICT, "No trace", detail),
+            Refusal::NoHistory { .. } => Self::new(StatusCode::CONFLICT, "No history", detail),
+            Refusal::NoHeavyKeys { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No heavy keys", detail) }
+            }
+            Refusal::InStore { .. } | Refusal::OverrideInStore { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "Kept in the store", detail) }
+            }
+            Refusal::DeniedByRules { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::CONFLICT, "Denied by the rules", detail) }
+            }
+        }
+    }
+
+    /// The client has not authenticated.
+    pub fn stranger(why: Stranger) -> Self {
+        let detail = match why {
+            Stranger::Unknown => {
+                "send a token (`Authorization: Bearer TOKEN`, or Basic with the client's name and the token), or a client certificate"
+            }
+            Stranger::Wrong => "the server does not know this token or certificate; see its --access file",
+        };
+        Self::new(StatusCode::UNAUTHORIZED, "Not authenticated", detail)
+    }
+
+    /// Rules that cannot be used, with their lines.
+    pub fn bad_rules(mistakes: &[Mistake]) -> Self {
+        let words: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+        let mistakes = mistakes.iter().map(mistake).collect();
+        Self { mistakes, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", words.join("; ")) }
+    }
+
+    /// The client lacks permission.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Not permitted", detail)
+    }
+
+    pub fn to_json(&self) -> Value {
+        let mut body = json!({
+            "type": "about:blank",
+            "title": self.title,
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+        });
+        if let Some(pointer) = &self.pointer {
+            body["pointer"] = json!(pointer);
+        }
+        if let Some(nearest) = &self.nearest {
+            body["nearest_limits"] = json!(nearest);
+        }
+        if !self.mistakes.is_empty() {
+            body["mistakes"] = json!(self.mistakes);
+        }
+        body
+    }
+
+    pub fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.to_json().to_string()));
+        *response.status_mut() = self.status;
+        let json = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, json);
+        if self.status == StatusCode::UNAUTHORIZED {
+            // Browsers ask their user for a name and a password: the client's name and its token.
+            let how = HeaderValue::from_static("Basic realm=\"tidegate\", charset=\"UTF-8\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
+        }
+        response
+    }
+}
+
+/// A mistake in rules, with its line.
+pub(super) fn mistake(mistake: &Mistake) -> Value {
+    json!({"line": mistake.line(), "what": mistake.what(), "mend": mistake.mending()})
+}
+
+/// A boxed [`Problem`], because handlers rarely return one.
+#[derive(Clone, Debug)]
+pub(super) struct Refused(Box<Problem>);
+
+impl Refused {
+    #[cfg(test)]
+    pub fn problem(&self) -> &Problem {
+        &self.0
+    }
+
+    pub fn into_response(self) -> Response<Body> {
+        self.0.into_response()
+    }
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self(Box::new(problem))
+    }
+}

@@ -1,0 +1,283 @@
+//! The handlers of the paths.
+
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+};
+
+use axum::{
+    Router,
+    body::{Body, HttpBody as _},
+    extract::State,
+    http::{HeaderValue, Method, Request, Response, StatusCode, header},
+    middleware::from_fn_with_state,
+};
+use hyper::{body::Incoming, service::Service as _};
+use hyper_util::service::TowerToHyperService;
+use serde_json::json;
+
+use super::{
+    admin, answer,
+    app::App,
+    ask::{self, Ask, Asks},
+    body::{body, drain, text},
+    descriptors, flow, history, overview,
+    permit::{permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates},
+    problem::{Problem, Refused},
+    rules_file, servers,
+    table::{Endpoint, Found, Plane, ROUTES, Route, find},
+    top, trace, what_if,
+};
+use crate::decide::service::{self, Act, Readiness};
+
+/// The paths of a listener.
+///
+/// The paths of the table are found and called without axum's router, which would add an eighth to the instructions of a request.
+/// The router has the pages.
+pub(crate) struct Paths {
+    app: Arc<App>,
+    plane: Plane,
+    pages: TowerToHyperService<Router>,
+}
+
+impl Paths {
+    /// The control plane also has these pages, for clients that may see every limit.
+    pub fn new(app: Arc<App>, plane: Plane, pages: Router<Arc<App>>) -> Self {
+        let mut router = Router::new();
+        if plane == Plane::Admin {
+            router = pages.route_layer(from_fn_with_state(Arc::clone(&app), permit_page));
+        }
+        let not_found = move |State(app): State<Arc<App>>, request: Request<Body>| async move {
+            app.metrics.http.refused(404);
+            not_found(plane, request.uri().path())
+        };
+        let wrong_method = async |State(app): State<Arc<App>>, request: Request<Body>| {
+            wrong_method(&app, request.method(), request.uri().path(), "GET")
+        };
+        router = router.fallback(not_found).method_not_allowed_fallback(wrong_method);
+        let pages = TowerToHyperService::new(router.with_state(Arc::clone(&app)));
+        Self { app, plane, pages }
+    }
+
+    /// The response to a request.
+    pub async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        match find(self.plane, request.method(), request.uri().path()) {
+            Some(Found::Route(route)) if request.method() == Method::HEAD => {
+                without_body(self.answer_route(route, request).await)
+            }
+            Some(Found::Route(route)) => self.answer_route(route, request).await,
+            Some(Found::OtherMethod(allowed)) => {
+                wrong_method(&self.app, request.method(), request.uri().path(), allowed)
+            }
+            None => match Box::pin(self.pages.call(request.map(Body::new))).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            },
+        }
+    }
+
+    async fn answer_route(&self, route: &'static Route, request: Request<Incoming>) -> Response<Body> {
+        let (app, &Route { method, path, .. }) = (&*self.app, route);
+        let started = app.service.now();
+        let traced = app.telemetry.as_deref().map(|telemetry| telemetry.http_request(path, &request));
+        // Pinned here, or this future would have room for it in each of the two branches.
+        let answer = pin!(async {
+            let answer = run(app, self.plane, route, request).await;
+            let response = answer.unwrap_or_else(Refused::into_response);
+            tracing::debug!(method, path, status = response.status().as_u16(), "answered");
+            response
+        });
+        let response = match &traced {
+            None => answer.await,
+            Some(traced) => traced.within(answer).await,
+        };
+        let took = app.service.now().saturating_since(started);
+        if let Some(traced) = traced {
+            traced.answered(response.status(), took);
+        }
+        app.metrics.http.answered(route, response.status().as_u16(), took);
+        response
+    }
+}
+
+/// The response to a HEAD request, which says how long the body would have been.
+fn without_body(mut response: Response<Body>) -> Response<Body> {
+    if let Some(length) = response.body().size_hint().exact() {
+        response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
+    response.map(|_| Body::empty())
+}
+
+/// Calls the handler of a path. The futures of rare ones are boxed: hyper moves this future for each request, and it would have room
+/// for the largest of them.
+async fn run(
+    app: &App,
+    plane: Plane,
+    route: &Route,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Refused> {
+    refuse_foreign_pages(app, plane, request.headers())?;
+    let rights = match route.needs() {
+        None => None,
+        Some(role) => match permit(app, plane, role, &request) {
+            Ok(rights) => Some(rights),
+            Err(refused) => {
+                Box::pin(drain(request.into_body())).await;
+                return Err(refused);
+            }
+        },
+    };
+    let permitted = |limit: &str| match &rights {
+        Some(rights) if !rights.concern(limit.as_bytes()) => {
+            Err(Problem::forbidden(format!("{} may not use the limit `{}`", rights.name, shown(limit))))
+        }
+        _ => Ok(()),
+    };
+    let endpoint = route.endpoint;
+    match endpoint {
+        Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
+        Endpoint::Ready => ready(app),
+        Endpoint::HealthCheck => {
+            ready(app)?;
+            Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
+        }
+        Endpoint::Check => {
+            let ask = ask::in_head(&request)?;
+            permitted(ask.limit)?;
+            let key = ask.key.as_deref();
+            let asked = service::Ask { limit: ask.limit.as_bytes(), key, cost: ask.cost };
+            let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
+            let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            // A proxy wants only the head: nginx closes a connection on which a body is left.
+            let mut response = answer::one(&answer, None);
+            response.headers_mut().remove(header::CONTENT_TYPE);
+            *response.body_mut() = Body::empty();
+            Ok(response)
+        }
+        Endpoint::Top => top::answer(app, request.uri(), &permitted),
+        Endpoint::History => history::answer(app, request.uri(), &permitted),
+        Endpoint::Flow => flow::answer(app, request.uri(), rights.as_deref()),
+        Endpoint::FlowReport => Box::pin(flow::report(app, request, rights.as_deref())).await,
+        Endpoint::FlowRules => Box::pin(flow::push(app, request, rights.as_deref())).await,
+        Endpoint::Servers => Box::pin(servers::answer(app)).await,
+        Endpoint::Limits => overview::answer(app, request.uri(), rights.as_deref()),
+        Endpoint::Trace => Box::pin(trace::answer(app, request.uri(), rights)).await,
+        Endpoint::RulesFile | Endpoint::RulesCheck | Endpoint::RulesSave => {
+            Box::pin(rules_file::run(app, endpoint, request, rights.as_deref())).await
+        }
+        Endpoint::WhatIf => Box::pin(what_if::answer(app, request, rights)).await,
+        Endpoint::Json => {
+            let body = body(request).await?;
+            Box::pin(descriptors::decide(&app.rates, &body, rights.as_deref())).await
+        }
+        Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
+        Endpoint::Acquire | Endpoint::Peek => {
+            let body = body(request).await?;
+            let asks = ask::asks(&body)?;
+            match &asks {
+                Asks::One(ask) => permitted(&ask.limit)?,
+                Asks::All(all) => all.iter().try_for_each(|ask| permitted(&ask.limit))?,
+            }
+            decide(app, endpoint, asks).await
+        }
+        Endpoint::Refund => {
+            let body = body(request).await?;
+            let ask = ask::read::<Ask<'_>>(&body)?;
+            permitted(&ask.limit)?;
+            refuse_to_refund_rates(app, &ask, rights.as_deref())?;
+            let answer = app.service.decide(question(&ask), Act::Refund, app.service.now()).await;
+            let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            Ok(answer::one(&answer, Some(StatusCode::OK)))
+        }
+        Endpoint::Metrics
+        | Endpoint::Block
+        | Endpoint::Unblock
+        | Endpoint::Override
+        | Endpoint::Reset
+        | Endpoint::Rules
+        | Endpoint::Reload => Box::pin(admin::run(app, endpoint, request, &permitted)).await,
+    }
+}
+
+/// Whether the server accepts requests. A store that is down is no reason to send them to other servers, which use the same
+/// store, as long as every limit can decide without it.
+fn ready(app: &App) -> Result<Response<Body>, Refused> {
+    let unavailable = |title, detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail);
+    if !app.ready.load(Ordering::Acquire) {
+        return Err(unavailable("Stopping", "the server is stopping; use another server".to_owned()).into());
+    }
+    match app.service.readiness() {
+        Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
+        Readiness::Degraded { health, why } => {
+            let store = overview::health_name(health);
+            Ok(answer::json(&json!({"status": "degraded", "store": store, "detail": why})))
+        }
+        Readiness::Closed { limit, why } => {
+            let detail = format!(
+                "the shared store is down, and limit `{limit}` denies everything until it is up again (on_error: closed): {why}"
+            );
+            Err(unavailable("Store down", detail).into())
+        }
+    }
+}
+
+async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Response<Body>, Refused> {
+    let service = &app.service;
+    let takes = endpoint == Endpoint::Acquire;
+    // A peek succeeds whatever the answer; 429 is only for denied requests.
+    let status = if takes { None } else { Some(StatusCode::OK) };
+    match asks {
+        Asks::One(ask) => {
+            let act = if takes { Act::Take } else { Act::Peek };
+            let answer = service.decide(question(&ask), act, service.now()).await;
+            let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            Ok(answer::one(&answer, status))
+        }
+        Asks::All(all) => {
+            let asks: Vec<_> = all.iter().map(question).collect();
+            let now = service.now();
+            let joint = if takes {
+                Box::pin(service.acquire_all(&asks, now)).await
+            } else {
+                Box::pin(service.peek_all(&asks, now)).await
+            };
+            let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
+            Ok(answer::all(&joint.map_err(place)?, status))
+        }
+    }
+}
+
+fn question<'a>(ask: &'a Ask<'_>) -> service::Ask<'a> {
+    service::Ask { limit: ask.limit.as_bytes(), key: ask.key.as_deref().map(str::as_bytes), cost: ask.cost }
+}
+
+fn not_found(plane: Plane, path: &str) -> Response<Body> {
+    let other = match plane {
+        Plane::Data => (Plane::Admin, "the control plane's listener (--admin)"),
+        Plane::Admin => (Plane::Data, "the data plane's listener (--http)"),
+    };
+    let detail = if ROUTES.iter().any(|route| route.path == path && route.is_on(other.0)) {
+        format!("{path} is served on {}", other.1)
+    } else {
+        let here = ROUTES.iter().filter(|route| route.is_on(plane));
+        let paths: Vec<_> = here.map(|route| format!("{} {}", route.method, route.path)).collect();
+        format!("there is no such path; the paths are: {}", paths.join(", "))
+    };
+    Problem::new(StatusCode::NOT_FOUND, "No such path", detail).into_response()
+}
+
+fn wrong_method(app: &App, method: &Method, path: &str, allowed: &'static str) -> Response<Body> {
+    let detail = format!("{} is not for {path}; use {allowed}", shown(method.as_str()));
+    app.metrics.http.refused(405);
+    let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+/// The first characters of a text that a client may have made up.
+fn shown(text: &str) -> &str {
+    match text.char_indices().nth(64) {
+        Some((end, _)) => &text[..end],
+        None => text,
+    }
+}

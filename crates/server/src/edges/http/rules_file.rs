@@ -1,0 +1,126 @@
+//! `/v1/rules/file`, `/v1/rules/check` and `/v1/rules/save`: the rules file as it is, what another text would change, and that text
+//! in its place.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{Request, Response, StatusCode},
+};
+use hyper::body::Incoming;
+use serde_json::json;
+use similar::TextDiff;
+use tokio::task::spawn_blocking;
+
+use super::{
+    admin, answer,
+    app::App,
+    body::rules_body,
+    problem::{Problem, Refused, mistake},
+    query,
+    table::Endpoint,
+};
+use crate::{
+    listen::access::Rights,
+    rules::{
+        RulesError,
+        file::{SaveError, Text},
+    },
+};
+
+/// How many lines around a change are shown.
+const AROUND: usize = 3;
+/// A difference that takes longer to find is shown coarsely.
+const DIFF_TIME: std::time::Duration = std::time::Duration::from_millis(200);
+
+pub(super) async fn run(
+    app: &App,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+    rights: Option<&Rights>,
+) -> Result<Response<Body>, Refused> {
+    // The file has all limits.
+    if let Some(rights) = rights.filter(|rights| !rights.concern_all()) {
+        let detail = format!("{} may not see all limits, which the rules file has", rights.name);
+        return Err(Problem::forbidden(detail).into());
+    }
+    match endpoint {
+        Endpoint::RulesCheck => check(app, rules_body(request).await?).await,
+        Endpoint::RulesSave => {
+            let [version] = query::fields(request.uri(), ["version"])?;
+            let version = query::needed(version.as_ref(), "version")?.to_owned();
+            let who = rights.map_or("", |rights| &rights.name).to_owned();
+            save(app, rules_body(request).await?, version, who).await
+        }
+        _ => file(app).await,
+    }
+}
+
+async fn file(app: &App) -> Result<Response<Body>, Refused> {
+    let file = Arc::clone(&app.rules_file);
+    let Text { text, version } =
+        on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?;
+    let file = &app.rules_file;
+    Ok(answer::json(&json!({
+        "path": file.path().map(|path| path.display().to_string()),
+        "text": text,
+        "version": version,
+        "writable": file.is_writable(),
+        "rejected": app.events.rejected(),
+    })))
+}
+
+/// What is wrong with a text, and how it differs from the file.
+async fn check(app: &App, text: String) -> Result<Response<Body>, Refused> {
+    let (file, keeping) = (Arc::clone(&app.rules_file), app.service.keeping());
+    let checked = on_a_thread(move || {
+        let before = file.read()?;
+        let checked = file.check(&text, keeping)?;
+        let mut diff = TextDiff::configure();
+        diff.timeout(DIFF_TIME);
+        let diff = diff.diff_lines(&before.text, &text).unified_diff().context_radius(AROUND).to_string();
+        Ok((checked, diff, before.version))
+    });
+    let (checked, diff, version) = checked.await?.map_err(|error: RulesError| unreadable(&error))?;
+    let (limits, mistakes) = match checked {
+        Ok(limits) => (Some(limits), Vec::new()),
+        Err(mistakes) => (None, mistakes.iter().map(mistake).collect()),
+    };
+    Ok(answer::json(&json!({"limits": limits, "mistakes": mistakes, "diff": diff, "version": version})))
+}
+
+/// Writes the text into the file, and loads it.
+async fn save(app: &App, text: String, version: String, who: String) -> Result<Response<Body>, Refused> {
+    let (file, keeping, now) = (Arc::clone(&app.rules_file), app.service.keeping(), app.service.now());
+    let name = who.clone();
+    let saved = on_a_thread(move || file.save(&text, &version, keeping, (&name, now))).await?;
+    let previous = saved.map_err(|error| {
+        let status = match &error {
+            SaveError::NotWritable => StatusCode::FORBIDDEN,
+            SaveError::BuiltIn | SaveError::Changed => StatusCode::CONFLICT,
+            SaveError::Mistakes(mistakes) => return Refused::from(Problem::bad_rules(mistakes)),
+            SaveError::Rejected(_) | SaveError::Io(..) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Problem::new(status, "Rules not saved", error.to_string()).into()
+    })?;
+    let path = app.rules_file.path().map(|path| path.display().to_string()).unwrap_or_default();
+    let previous = previous.display().to_string();
+    tracing::info!(client = who, file = path, previous, "the rules file was changed over HTTP");
+    // Now, not only when the file is looked at again; what comes of it is told.
+    admin::reload(app).await?;
+    let file = Arc::clone(&app.rules_file);
+    let version = on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?.version;
+    Ok(answer::json(&json!({"saved": true, "previous": previous, "version": version})))
+}
+
+/// A file system may hang: not on a thread that serves.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refused> {
+    spawn_blocking(work).await.map_err(|_| {
+        let detail = "the server failed at it; its log says why";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Failed", detail).into()
+    })
+}
+
+fn unreadable(error: &RulesError) -> Refused {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Rules not readable", error.to_string()).into()
+}

@@ -1,0 +1,175 @@
+//! The connections: their number, their time limits, and how they end.
+
+use std::{convert::Infallible, io, sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Request, Response, StatusCode, Version, header},
+};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
+use tokio::{sync::watch, task::JoinSet};
+
+use super::{MAX_BODY, credentials::Certificate, problem::Problem, routes::Paths};
+use crate::{
+    listen::{
+        connections::{Accepted, Acceptor, Calls, WhenWoken},
+        security::ListenerSecurity,
+        tls::{Above, Stream},
+    },
+    observe::metrics::ConnectionStats,
+};
+
+/// How long a client may take to send the head of a request, and how long a connection may wait between requests.
+const HEAD_TIME: Duration = Duration::from_mins(1);
+/// The same on a spare slot, which is for clients that send their request immediately.
+const SPARE_HEAD_TIME: Duration = Duration::from_secs(5);
+/// The buffer of a connection for a head, or for a body in progress.
+const BUFFER: usize = 16 * 1024;
+/// The maximum number of concurrent requests of an HTTP/2 connection.
+const MAX_STREAMS: u32 = 100;
+/// The maximum number of streams that a client may open and reset before they are served. Above it, the connection is closed.
+const MAX_RESETS: usize = 20;
+/// The maximum size of a request's header fields over HTTP/2, in bytes.
+const MAX_HEADERS: u32 = 16 * 1024;
+/// How many bytes of all bodies of an HTTP/2 connection are buffered before they are read.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// How often the client of an HTTP/2 connection is pinged, and how long the reply may take.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
+/// The paths that are served on a spare slot.
+const ON_SPARE_SLOTS: [&str; 4] = ["/healthcheck", "/healthz", "/readyz", "/metrics"];
+
+/// Serves until `stop` is set, and then until every request in progress is answered. Dropping the future closes all
+/// connections.
+pub(crate) async fn serve(
+    connections: Acceptor,
+    paths: Paths,
+    security: ListenerSecurity,
+    stats: Arc<ConnectionStats>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let (paths, graceful) = (Arc::new(paths), GracefulShutdown::new());
+    let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
+    let mut serving = JoinSet::new();
+    loop {
+        let Accepted { io, calls, peer, open } = tokio::select! {
+            accepted = connections.next() => accepted,
+            // Collects connections that have ended.
+            Some(_) = serving.join_next() => continue,
+            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let (http, idle_time) = if calls.slot.is_spare {
+            (spare_http.clone(), SPARE_HEAD_TIME)
+        } else {
+            (http.clone(), HEAD_TIME)
+        };
+        let (paths, tls) = (Arc::clone(&paths), security.config(Above::Http));
+        let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
+        serving.spawn(async move {
+            let its = Arc::clone(&calls);
+            let served = async {
+                let stream = Stream::begin(io, tls).await.inspect_err(|_| {
+                    stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+                })?;
+                let certificate = stream.names().map(Certificate);
+                let connection = http.serve_connection(TokioIo::new(stream), edge(paths, its, certificate));
+                watcher.watch(connection).await.map_err(io::Error::other)
+            };
+            // Not asked at each request, which takes a fiftieth of its instructions.
+            let closed = WhenWoken::new(async {
+                tokio::select! {
+                    () = calls.slot.must_give_way() => "idle connection closed for a new one",
+                    // HTTP/1 has its own idle timeout. The phase that selects the version, and HTTP/2, have none.
+                    () = calls.are_absent_for(idle_time) => "connection was idle for too long",
+                }
+            });
+            tokio::select! {
+                biased;
+                ended = served => if let Err(error) = ended {
+                    tracing::debug!(%peer, %error, "connection ended");
+                },
+                why = closed => tracing::debug!(%peer, why, "connection closed"),
+            }
+            drop(open);
+        });
+    }
+    drop(connections);
+    graceful.shutdown().await;
+}
+
+/// Serves HTTP/1.1 or HTTP/2, as the client begins, within the bounds of a connection.
+fn builder(head_time: Duration) -> auto::Builder<TokioExecutor> {
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_time)
+        .max_buf_size(BUFFER)
+        // Answers are short: to copy a body behind its head costs less than a vectored write.
+        .writev(false);
+    http.http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .max_local_error_reset_streams(MAX_RESETS)
+        .max_header_list_size(MAX_HEADERS)
+        .initial_stream_window_size(MAX_BODY as u32)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(BUFFER)
+        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE_TIME);
+    http
+}
+
+/// Handles what all routes have in common before a request reaches its route.
+fn edge(
+    paths: Arc<Paths>,
+    calls: Arc<Calls>,
+    certificate: Option<Certificate>,
+) -> impl hyper::service::Service<
+    Request<Incoming>,
+    Response = Response<Body>,
+    Error = Infallible,
+    Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send,
+> + Send {
+    // One reference for each connection: its requests then change a count that no other thread changes.
+    let connection = Arc::new((paths, calls));
+    service_fn(move |mut request: Request<Incoming>| {
+        let connection = Arc::clone(&connection);
+        if let Some(certificate) = &certificate {
+            request.extensions_mut().insert(certificate.clone());
+        }
+        async move {
+            let (paths, calls) = &*connection;
+            let _under_way = calls.begin();
+            let is_spare = calls.slot.is_spare;
+            let version = request.version();
+            let mut response = match refuse(&request, is_spare) {
+                Some(problem) => problem.into_response(),
+                None => paths.answer(request).await,
+            };
+            if is_spare && version != Version::HTTP_2 {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response)
+        }
+    })
+}
+
+/// Requests that are refused on every route.
+fn refuse(request: &Request<Incoming>, is_spare: bool) -> Option<Problem> {
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
+        let detail = "an HTTP/1.1 request must have exactly one Host field";
+        return Some(Problem::new(StatusCode::BAD_REQUEST, "Host missing or repeated", detail));
+    }
+    if is_spare && !ON_SPARE_SLOTS.contains(&request.uri().path()) {
+        let detail = "all connections are in use; retry later or raise --max-connections";
+        return Some(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many connections", detail));
+    }
+    None
+}

@@ -1,0 +1,234 @@
+//! The table of all paths: what each does, and on which listener it is served.
+
+use axum::http::Method;
+
+use crate::listen::access::Role;
+
+/// What a path does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Decide on one limit, or on several together, and take the cost.
+    Acquire,
+    /// Decide without taking.
+    Peek,
+    /// Refund.
+    Refund,
+    /// Deny a key.
+    Block,
+    /// End the block of a key.
+    Unblock,
+    /// Give a key its own quota, or end that.
+    Override,
+    /// Forget use.
+    Reset,
+    /// The rules in force.
+    Rules,
+    /// The rules as their file has them.
+    RulesFile,
+    /// What is wrong with rules, and how they differ from the file.
+    RulesCheck,
+    /// Put other rules in the file's place.
+    RulesSave,
+    /// Load the rules again.
+    Reload,
+    /// Decide on one limit in the head of a request, for proxies that ask before they forward a request.
+    Check,
+    /// Decide on descriptors, like envoyproxy/ratelimit.
+    Json,
+    /// Whether the server accepts requests, in the form of envoyproxy/ratelimit.
+    HealthCheck,
+    /// The keys with the most requests and the most denials.
+    Top,
+    /// The decisions of a limit in each second.
+    History,
+    /// Every limit with its rule and its counts.
+    Limits,
+    /// The servers that share the store.
+    Servers,
+    /// What the resources of programs do.
+    Flow,
+    /// A program's report.
+    FlowReport,
+    /// Rules for programs.
+    FlowRules,
+    /// The requests of traced keys.
+    Trace,
+    /// What other rules would have decided on them.
+    WhatIf,
+    /// Whether the process is alive.
+    Health,
+    /// Whether the server accepts requests.
+    Ready,
+    /// Metrics for Prometheus.
+    Metrics,
+    /// The OpenAPI description.
+    OpenApi,
+}
+
+impl Endpoint {
+    /// Whether this path makes decisions.
+    pub(crate) fn is_asked_limits(self) -> bool {
+        matches!(self, Self::Acquire | Self::Peek | Self::Refund | Self::Check | Self::Json)
+    }
+}
+
+/// The two HTTP listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// `--http`: for programs that use limits.
+    Data,
+    /// `--admin`: for operators, their tools and Prometheus.
+    Admin,
+}
+
+/// Which listeners serve a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Only the data plane.
+    OnData,
+    /// Only the control plane.
+    OnAdmin,
+    /// Both.
+    OnBoth,
+}
+
+/// One path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// GET or POST.
+    pub method: &'static str,
+    /// `{name}` stands for a variable part.
+    pub path: &'static str,
+    /// What it does.
+    pub endpoint: Endpoint,
+    /// On which listeners it is served.
+    pub served: Served,
+}
+
+impl Route {
+    /// The role that a client needs. On the control plane, GET reads, and POST changes something or asks a long question.
+    #[must_use]
+    pub fn needs(&self) -> Option<Role> {
+        match (self.endpoint, self.served) {
+            (Endpoint::Health | Endpoint::HealthCheck | Endpoint::Ready | Endpoint::OpenApi, _) => None,
+            (Endpoint::FlowReport, _) => Some(Role::Report),
+            // It changes nothing: its rules are too long for a query.
+            (Endpoint::WhatIf | Endpoint::RulesCheck, _) => Some(Role::Observe),
+            (_, Served::OnData | Served::OnBoth) => Some(Role::Decide),
+            (_, Served::OnAdmin) if self.method == "GET" => Some(Role::Observe),
+            (_, Served::OnAdmin) => Some(Role::Operate),
+        }
+    }
+
+    fn has(&self, path: &str) -> bool {
+        match self.path.split_once('{') {
+            None => path == self.path,
+            Some((before, _)) => {
+                path.strip_prefix(before).is_some_and(|rest| !rest.is_empty() && !rest.contains('/'))
+            }
+        }
+    }
+
+    /// Whether this listener serves it.
+    #[must_use]
+    pub fn is_on(&self, plane: Plane) -> bool {
+        match self.served {
+            Served::OnBoth => true,
+            Served::OnData => plane == Plane::Data,
+            Served::OnAdmin => plane == Plane::Admin,
+        }
+    }
+}
+
+const fn get(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
+    Route { method: "GET", path, endpoint, served }
+}
+
+const fn post(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
+    Route { method: "POST", path, endpoint, served }
+}
+
+/// All paths of both listeners.
+pub const ROUTES: &[Route] = &[
+    post("/v1/acquire", Endpoint::Acquire, Served::OnData),
+    post("/v1/peek", Endpoint::Peek, Served::OnBoth),
+    post("/v1/refund", Endpoint::Refund, Served::OnBoth),
+    get("/v1/check/{limit}", Endpoint::Check, Served::OnData),
+    post("/json", Endpoint::Json, Served::OnData),
+    get("/healthcheck", Endpoint::HealthCheck, Served::OnBoth),
+    get("/healthz", Endpoint::Health, Served::OnBoth),
+    get("/readyz", Endpoint::Ready, Served::OnBoth),
+    get("/openapi.json", Endpoint::OpenApi, Served::OnBoth),
+    post("/v1/block", Endpoint::Block, Served::OnAdmin),
+    post("/v1/unblock", Endpoint::Unblock, Served::OnAdmin),
+    post("/v1/override", Endpoint::Override, Served::OnAdmin),
+    post("/v1/reset", Endpoint::Reset, Served::OnAdmin),
+    get("/v1/rules", Endpoint::Rules, Served::OnAdmin),
+    get("/v1/rules/file", Endpoint::RulesFile, Served::OnAdmin),
+    post("/v1/rules/check", Endpoint::RulesCheck, Served::OnAdmin),
+    post("/v1/rules/save", Endpoint::RulesSave, Served::OnAdmin),
+    post("/v1/reload", Endpoint::Reload, Served::OnAdmin),
+    get("/metrics", Endpoint::Metrics, Served::OnAdmin),
+    get("/v1/limits", Endpoint::Limits, Served::OnAdmin),
+    get("/v1/servers", Endpoint::Servers, Served::OnAdmin),
+    get("/v1/top", Endpoint::Top, Served::OnAdmin),
+    get("/v1/history", Endpoint::History, Served::OnAdmin),
+    get("/v1/flow", Endpoint::Flow, Served::OnAdmin),
+    post("/v1/flow/report", Endpoint::FlowReport, Served::OnAdmin),
+    post("/v1/flow/rules", Endpoint::FlowRules, Served::OnAdmin),
+    get("/v1/trace", Endpoint::Trace, Served::OnAdmin),
+    post("/v1/what-if", Endpoint::WhatIf, Served::OnAdmin),
+];
+
+/// What is served on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Route(&'static Route),
+    /// The path is there for this other method.
+    OtherMethod(&'static str),
+}
+
+/// What a listener serves on this path; `None` if it is none of its paths. A path for GET also answers HEAD.
+pub(super) fn find(plane: Plane, method: &Method, path: &str) -> Option<Found> {
+    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
+    let mut allowed = None;
+    for route in ROUTES.iter().filter(|route| route.has(path) && route.is_on(plane)) {
+        if route.method == method {
+            return Some(Found::Route(route));
+        }
+        allowed = Some(Found::OtherMethod(route.method));
+    }
+    allowed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_is_found_by_its_method_on_its_listeners_only() {
+        for route in ROUTES {
+            let path = route.path.replace("{limit}", "per-user");
+            let method = route.method.parse().unwrap();
+            let found = |plane| find(plane, &method, &path);
+            for plane in [Plane::Data, Plane::Admin] {
+                let here = route.is_on(plane).then_some(Found::Route(route));
+                assert_eq!(found(plane), here, "{path}");
+                let other = find(plane, &Method::DELETE, &path);
+                assert_eq!(other, here.map(|_| Found::OtherMethod(route.method)), "{path}");
+                let head = here.filter(|_| method == Method::GET);
+                assert_eq!(find(plane, &Method::HEAD, &path).filter(|at| *at == Found::Route(route)), head);
+                assert_eq!(find(plane, &method, &format!("{path}/")), None, "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_variable_part_is_one_segment_and_not_empty() {
+        let check = |path| find(Plane::Data, &Method::GET, path);
+        assert!(check("/v1/check/a").is_some());
+        for path in ["/v1/check/", "/v1/check", "/v1/check/a/b", "/v1/checks/a"] {
+            assert_eq!(check(path), None, "{path}");
+        }
+    }
+}

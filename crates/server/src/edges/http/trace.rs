@@ -1,0 +1,79 @@
+//! `GET /v1/trace`: what chosen keys have asked, as lines of JSON.
+
+use std::{borrow::Cow, convert::Infallible, sync::Arc};
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, Uri, header},
+};
+use futures_util::stream;
+use tidegate_core::Nanos;
+use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
+
+use super::{
+    app::App,
+    problem::{Problem, Refused},
+    query,
+};
+use crate::{
+    decide::{
+        service::{Refusal, resolve},
+        throttle::THROTTLE,
+    },
+    listen::access::Rights,
+    observe::trace::Recording,
+};
+
+/// The trace as lines, with a part of the memory for one reader at a time.
+pub(super) async fn answer(
+    app: &App,
+    uri: &Uri,
+    rights: Option<Arc<Rights>>,
+) -> Result<Response<Body>, Refused> {
+    let [limit, seconds] = query::fields(uri, ["limit", "seconds"])?;
+    let seconds = query::number(seconds.as_deref(), "seconds", 0, 1..=1_000_000_000)?;
+    if let Some(limit) = limit.as_deref().filter(|limit| *limit != THROTTLE) {
+        let limits = app.service.limits();
+        resolve(&limits, limit.as_bytes(), Some(&[]))
+            .map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+    }
+    let limit = limit.map(Cow::into_owned);
+    let span = (seconds > 0).then(|| Nanos::from_secs(seconds as u64));
+    let (recording, permit) = taken(app, rights, limit, span).await?;
+    let pieces = recording.pieces().map(move |piece| {
+        // Until the last piece is sent, nobody else takes as much memory.
+        let _ = &permit;
+        Ok::<_, Infallible>(piece)
+    });
+    let mut response = Response::new(Body::from_stream(stream::iter(pieces)));
+    let kind = HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+/// A copy of the trace, of the limits that concern the client (or of one of them), and the place of the only one who may have it.
+pub(super) async fn taken(
+    app: &App,
+    rights: Option<Arc<Rights>>,
+    limit: Option<String>,
+    span: Option<Nanos>,
+) -> Result<(Recording, OwnedSemaphorePermit), Refused> {
+    let Ok(permit) = Arc::clone(&app.trace_readers).try_acquire_owned() else {
+        let detail = "somebody else reads the trace, which takes as much memory again: try again in a moment";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Trace being read", detail).into());
+    };
+    let service = Arc::clone(&app.service);
+    let taken = spawn_blocking(move || {
+        let concern = |name: &str| {
+            rights.as_ref().is_none_or(|rights| rights.concern(name.as_bytes()))
+                && limit.as_ref().is_none_or(|limit| limit == name)
+        };
+        service.recording(concern, span)
+    });
+    match taken.await {
+        Ok(Ok(recording)) => Ok((recording, permit)),
+        Ok(Err(refusal)) => Err(Problem::from_refusal(refusal, "#").into()),
+        // A panic was told by itself.
+        Err(_) => Err(Problem::from_refusal(Refusal::NoTrace, "#").into()),
+    }
+}

@@ -1,0 +1,53 @@
+//! `POST /v1/what-if`: what other rules would have decided on the trace.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{Request, Response},
+};
+use hyper::body::Incoming;
+use serde_json::json;
+use tokio::task::spawn_blocking;
+
+use super::{
+    answer,
+    app::App,
+    body::rules_body,
+    problem::{Problem, Refused},
+    trace::taken,
+};
+use crate::{listen::access::Rights, observe::what_if::what_if, rules};
+
+/// How many keys of each limit are listed.
+const KEYS: usize = 20;
+
+/// The body is rules as a file has them. All limits of them that concern the client are replayed.
+pub(super) async fn answer(
+    app: &App,
+    request: Request<Incoming>,
+    rights: Option<Arc<Rights>>,
+) -> Result<Response<Body>, Refused> {
+    let text = rules_body(request).await?;
+    let rules = rules::parse_for(&text, app.service.keeping());
+    let rules = rules.map_err(|problems| Problem::bad_rules(&problems))?;
+    let (recording, permit) = taken(app, rights.clone(), None, None).await?;
+    let trace = app.service.trace().cloned();
+    let told = spawn_blocking(move || {
+        let concern = |name: &str| rights.as_ref().is_none_or(|rights| rights.concern(name.as_bytes()));
+        let limits: Vec<_> = rules.limits.into_iter().filter(|limit| concern(&limit.name)).collect();
+        // A key that is not chosen is not in the trace: that is known of it.
+        let hash = |key: &str| Some(trace.as_ref()?.chosen(key.as_bytes()).unwrap_or(u64::MAX));
+        let told = what_if(&recording, &limits, &hash, KEYS);
+        drop(permit);
+        json!({
+            "share": recording.share.fraction(),
+            "from": recording.from / 1_000_000_000,
+            "until": recording.until / 1_000_000_000,
+            "limits": told,
+        })
+    });
+    let told =
+        told.await.map_err(|_| Problem::bad_field("#", "the replay failed; the server's log says why"))?;
+    Ok(answer::json(&told))
+}

@@ -1,0 +1,172 @@
+//! The table of all commands, and how a command is run.
+
+use std::fmt::Write;
+
+use super::{
+    handshake, heavy, introspection, limiting,
+    session::{Command, Context, Flow, Needs, find},
+};
+use crate::{decide::throttle::THROTTLE, listen::access::Role};
+
+const MANY: usize = super::MAX_ARGS;
+
+/// A row of [`COMMANDS`].
+macro_rules! command {
+    ($name:literal $args:expr, $key:literal, $usage:literal, $summary:literal, $run:path) => {
+        Command {
+            name: $name,
+            args: $args,
+            needs: Needs::AnyRight,
+            key: $key,
+            usage: $usage,
+            summary: $summary,
+            run: $run,
+        }
+    };
+    (open $($rest:tt)*) => {
+        Command { needs: Needs::Nothing, ..command!($($rest)*) }
+    };
+    (decide $($rest:tt)*) => {
+        Command { needs: Needs::OnLimit(Role::Decide), ..command!($($rest)*) }
+    };
+    (observe $($rest:tt)*) => {
+        Command { needs: Needs::OnLimit(Role::Observe), ..command!($($rest)*) }
+    };
+    (operate $($rest:tt)*) => {
+        Command { needs: Needs::OnLimit(Role::Operate), ..command!($($rest)*) }
+    };
+}
+
+/// All commands, the most frequent first, because a lookup searches in this order.
+pub(super) static COMMANDS: [Command; 20] = [
+    command!(decide
+        "acquire"(1, 3),
+        2,
+        "limit key [cost]",
+        "Take a cost (default 1) from a limit if it admits",
+        limiting::acquire
+    ),
+    Command {
+        needs: Needs::OnThrottle(Role::Decide),
+        ..command!(
+            "cl.throttle"(4, 5),
+            1,
+            "key max_burst count period [quantity]",
+            "Take from a bucket given in the command, as redis-cell does",
+            limiting::cl_throttle
+        )
+    },
+    command!(decide
+        "peek"(1, 3),
+        2,
+        "limit key [cost]",
+        "Ask whether a limit would admit, without taking anything",
+        limiting::peek
+    ),
+    command!(decide
+        "refund"(1, 3),
+        2,
+        "limit key [cost]",
+        "Refund up to a cost (default 1)",
+        limiting::refund
+    ),
+    command!(operate
+        "block"(2, 3),
+        2,
+        "limit key [milliseconds]",
+        "Deny a key for a time, or until it is unblocked",
+        limiting::block
+    ),
+    command!(operate "unblock"(2, 2), 2, "limit key", "End the block of a key", limiting::unblock),
+    command!(operate
+        "override"(3, 4),
+        2,
+        "limit key quota|END [milliseconds]",
+        "Give a key its own quota, for a time or until END",
+        limiting::override_key
+    ),
+    command!(observe "top"(1, 2), 0, "limit [count]", "The keys with the most requests and the most denials", heavy::top),
+    command!("ping"(0, 1), 0, "[message]", "Reply with PONG or the message", handshake::ping),
+    command!("echo"(1, 1), 0, "message", "Reply with the message", handshake::echo),
+    command!(open "hello" (0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol version", handshake::hello),
+    command!(open "auth" (1, 2), 0, "[user] password", "Authenticate the connection", handshake::auth),
+    command!(
+        "client"(1, MANY),
+        0,
+        "GETNAME|ID|INFO|LIST|SETINFO|SETNAME",
+        "About this connection",
+        handshake::client
+    ),
+    command!("select"(1, 1), 0, "0", "Choose the only database", handshake::select),
+    command!(open "quit" (0, MANY), 0, "", "Close the connection", handshake::quit),
+    command!(open "reset" (0, 0), 0, "", "Reset the connection", handshake::reset),
+    command!("command"(0, MANY), 0, "[COUNT|DOCS|INFO|LIST]", "About the commands", introspection::command),
+    command!("info"(0, MANY), 0, "[section ...]", "About the server", introspection::info),
+    command!("config"(1, MANY), 0, "GET pattern", "Settings that some clients query", introspection::config),
+    command!("dbsize"(0, 0), 0, "", "The number of keys in memory", introspection::dbsize),
+];
+
+/// Runs one command; `args` begins with its name.
+#[inline]
+pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let Some((name, args)) = args.split_first() else { return Flow::Continue };
+    let Some(command) = find(&COMMANDS, name) else {
+        unknown(context, name, args);
+        return Flow::Continue;
+    };
+    if context.session.rights().is_none() && command.needs != Needs::Nothing {
+        context.replies().error("NOAUTH Authentication required.");
+    } else if args.len() < command.args.0 || args.len() > command.args.1 {
+        context.wrong_number(command.name);
+    } else if !is_permitted(context, command.needs, args) {
+        context.not_permitted(&format!("run the '{}' command here", command.name));
+    } else {
+        return (command.run)(context, args);
+    }
+    Flow::Continue
+}
+
+#[inline]
+fn is_permitted(context: &Context<'_>, needs: Needs, args: &[&[u8]]) -> bool {
+    let (role, limit) = match needs {
+        Needs::Nothing | Needs::AnyRight => return true,
+        Needs::OnLimit(role) => (role, args[0]),
+        Needs::OnThrottle(role) => (role, THROTTLE.as_bytes()),
+    };
+    context.session.rights().is_some_and(|rights| rights.may(role) && rights.concern(limit))
+}
+
+#[cold]
+fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
+    // Redis's wording, truncated in the same way.
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
+    let mut beginning = String::new();
+    for arg in args {
+        if beginning.len() >= 128 {
+            break;
+        }
+        // Writing to a `String` does not fail.
+        let _ = write!(beginning, "'{}' ", shown(arg));
+    }
+    let name = shown(name);
+    // A client that uses transactions must not mistake an unknown command for a queued one.
+    let transaction = match name.to_ascii_uppercase().as_str() {
+        "MULTI" => Some(
+            "ERR MULTI is not supported: no transaction was started and nothing is queued; each following command takes \
+             effect immediately",
+        ),
+        "EXEC" => {
+            Some("ERR EXEC without MULTI: nothing was queued; earlier commands have already taken effect")
+        }
+        "DISCARD" => Some(
+            "ERR DISCARD without MULTI: nothing was queued and nothing is undone; earlier commands have already \
+             taken effect",
+        ),
+        "WATCH" | "UNWATCH" => Some("ERR transactions are not supported: nothing is watched"),
+        _ => None,
+    };
+    if let Some(error) = transaction {
+        return context.replies().error(error);
+    }
+    context.replies().error(&format!("ERR unknown command '{name}', with args beginning with: {beginning}"));
+}

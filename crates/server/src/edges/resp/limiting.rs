@@ -1,0 +1,200 @@
+//! The commands that limit.
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_core::Decision;
+
+use super::{
+    question::Question,
+    reply::Replies,
+    session::{Context, Flow},
+};
+use crate::{
+    decide::{
+        service::{Act, Refusal, Resolved, reset_after, resolve},
+        throttle::{self, ThrottleQuota},
+    },
+    listen::access::Role,
+};
+
+#[inline]
+pub(super) fn acquire(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    decide(context, "acquire", args, Act::Take)
+}
+
+pub(super) fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    decide(context, "peek", args, Act::Peek)
+}
+
+pub(super) fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    decide(context, "refund", args, Act::Refund)
+}
+
+/// `limit key [cost]` → five integers. The key of a global limit can be omitted and is ignored.
+#[inline]
+fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Flow {
+    let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return Flow::Continue };
+    // A client may give back its permits. Only an operator may refund what a rate has counted.
+    if act == Act::Refund
+        && limit.spec().policy.algorithm.limits_rate()
+        && !context.session.rights().is_some_and(|rights| rights.may(Role::Operate))
+    {
+        context.not_permitted("refund what a rate has counted");
+        return Flow::Continue;
+    }
+    let decided = limit.decide_in_memory(act, key, cost, context.now).or_else(|| {
+        // A question of this connection about the same key comes first.
+        let here = act == Act::Take && !context.asks_about(limit, key);
+        if here { limit.take_here(key, cost, context.now) } else { None }
+    });
+    match decided {
+        Some(decision) => write_decision(&mut context.replies(), &decision, limit.spec().shadow),
+        None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act }),
+    }
+    Flow::Continue
+}
+
+/// The limit, key and cost of a command; `None` if an error was already sent.
+#[inline]
+fn asked<'a, 'k>(
+    context: &mut Context<'a>,
+    name: &str,
+    args: &[&'k [u8]],
+) -> Option<(Resolved<'a, 'k>, u32)> {
+    let resolved = match resolve(context.limits, args[0], args.get(1).copied()) {
+        Ok(resolved) => resolved,
+        Err(refusal) => {
+            refuse(context, name, &refusal);
+            return None;
+        }
+    };
+    let Some(text) = args.get(2) else { return Some((resolved, 1)) };
+    let cost = number(text).and_then(|cost| u32::try_from(cost).ok());
+    if cost.is_none() {
+        refuse_number(context, "cost", text, "a whole number from 0 to 4294967295");
+    }
+    Some((resolved, cost?))
+}
+
+/// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait, milliseconds until the limit is full
+/// again.
+#[inline]
+pub(super) fn write_decision(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
+    let allowed = decision.is_allowed() || shadow;
+    let ms = |span: Duration| i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
+    let wait = if !allowed {
+        decision.retry_after().map_or(-1, ms)
+    } else if decision.delay().is_zero() {
+        -1
+    } else {
+        ms(decision.delay())
+    };
+    replies.array(5);
+    replies.integer(i64::from(!allowed));
+    replies.count(decision.limit());
+    replies.count(decision.remaining());
+    replies.integer(wait);
+    replies.integer(reset_after(decision).map_or(-1, ms));
+}
+
+/// Five integers, in redis-cell's format.
+pub(super) fn write_cell(replies: &mut Replies<'_>, decision: &Decision) {
+    replies.array(5);
+    for number in throttle::reply(decision) {
+        replies.integer(number);
+    }
+}
+
+pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let mut numbers = [0, 0, 0, 1];
+    for (to, text) in numbers.iter_mut().zip(&args[1..]) {
+        let Some(number) = number(text) else {
+            // redis-cell's own wording.
+            let text = String::from_utf8_lossy(text);
+            context.replies().error(&format!("Cell error: Couldn't parse as integer: {text}"));
+            return Flow::Continue;
+        };
+        *to = number;
+    }
+    let [max_burst, count, period, quantity] = numbers;
+    if args[0].len() > crate::decide::service::MAX_KEY_BYTES {
+        let refusal = Refusal::KeyTooLong { bytes: args[0].len() };
+        return refuse(context, "cl.throttle", &refusal);
+    }
+    let quota = ThrottleQuota { max_burst, count, period };
+    match context.shared.service.throttle_in_memory(args[0], quota, quantity, context.now) {
+        Some(Ok(decision)) => write_cell(&mut context.replies(), &decision),
+        Some(Err(e)) => context.replies().error(&e.to_string()),
+        None => context.ask(Question::Throttle { key: args[0].into(), quota, quantity }),
+    }
+    Flow::Continue
+}
+
+pub(super) fn block(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let Ok(span) = milliseconds(context, args.get(2)) else { return Flow::Continue };
+    match context.shared.service.block(args[0], Some(args[1]), span) {
+        Ok(()) => context.replies().ok(),
+        Err(refusal) => return refuse(context, "block", &refusal),
+    }
+    Flow::Continue
+}
+
+pub(super) fn unblock(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    match context.shared.service.unblock(args[0], Some(args[1])) {
+        Ok(was_blocked) => context.replies().integer(i64::from(was_blocked)),
+        Err(refusal) => return refuse(context, "unblock", &refusal),
+    }
+    Flow::Continue
+}
+
+pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let (limit, key, quota) = (args[0], Some(args[1]), String::from_utf8_lossy(args[2]));
+    if quota.eq_ignore_ascii_case("end") && args.len() == 3 {
+        match context.shared.service.end_override(limit, key) {
+            Ok(ended) => context.replies().integer(i64::from(ended)),
+            Err(refusal) => return refuse(context, "override", &refusal),
+        }
+        return Flow::Continue;
+    }
+    let Ok(span) = milliseconds(context, args.get(3)) else { return Flow::Continue };
+    match context.shared.service.override_key(limit, key, &quota, span) {
+        Ok(()) => context.replies().ok(),
+        Err(refusal) => return refuse(context, "override", &refusal),
+    }
+    Flow::Continue
+}
+
+/// For how long, where that is said; an error was answered.
+fn milliseconds(context: &mut Context<'_>, text: Option<&&[u8]>) -> Result<Option<Duration>, ()> {
+    let Some(text) = text else { return Ok(None) };
+    let span = number(text).and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0);
+    if span.is_none() {
+        refuse_number(context, "milliseconds", text, "a whole number above 0");
+    }
+    span.map(|ms| Some(Duration::from_millis(ms))).ok_or(())
+}
+
+/// A whole number as redis-cell and Redis parse one.
+#[inline]
+pub(super) fn number(text: &[u8]) -> Option<i64> {
+    str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cold]
+pub(super) fn refuse(context: &mut Context<'_>, name: &str, refusal: &Refusal) -> Flow {
+    let text = match refusal {
+        Refusal::KeyMissing { .. } => {
+            format!("ERR wrong number of arguments for '{name}' command: {refusal}")
+        }
+        _ => format!("ERR {refusal}"),
+    };
+    context.replies().error(&text);
+    Flow::Continue
+}
+
+#[cold]
+pub(super) fn refuse_number(context: &mut Context<'_>, what: &str, got: &[u8], wants: &str) -> Flow {
+    let got = String::from_utf8_lossy(&got[..got.len().min(32)]);
+    context.replies().error(&format!("ERR {what} is '{got}'; it must be {wants}"));
+    Flow::Continue
+}

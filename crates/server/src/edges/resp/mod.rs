@@ -1,0 +1,119 @@
+//! The Redis protocol, versions 2 and 3, on a separate listener.
+//!
+//! ```text
+//! bytes ─ parse ─► arguments ─ commands ─► service ─► reply ─► bytes
+//! └───────────────────── connection ─────────────────────┘
+//! └── reactor: one thread, many connections: reads all that is ready, decides for every frame in it, then writes once ──┘
+//! ```
+//!
+//! `commands` has the table of all commands. It imports the commands that limit (`limiting`), those about heavy keys
+//! (`heavy`), those about the connection (`handshake`) and those about the server (`introspection`), which import only
+//! `session` and `reply`.
+//!
+//! If limits are shared over a store, `batch` keeps the questions of a connection in a future that the thread polls between
+//! its turns, and the store's reply wakes the thread. Nothing else differs.
+//!
+//! The listener uses its own threads on `mio` instead of tokio tasks. A task costs about as much per wakeup, but a reactor
+//! decides *when* to poll and when to write: it lets requests of many connections gather, and answers everything that is ready
+//! before it writes anything. `docs/decisions/0011` has the figures. All connections also share one read buffer, so an idle
+//! connection needs no buffer at all.
+
+mod batch;
+mod commands;
+mod connection;
+mod gather;
+mod handshake;
+mod heavy;
+mod introspection;
+mod limiting;
+mod parse;
+mod question;
+mod reactor;
+mod reply;
+mod session;
+mod socket;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize},
+};
+
+use tidegate_core::Nanos;
+
+pub use parse::{Args, MAX_ARGS, MAX_BULK, MAX_FRAME, ProtocolError, parse};
+pub(crate) use reactor::{Reactors, start};
+
+use crate::{
+    decide::service::Service,
+    listen::{access::Door, peers::Peers, tls::Tls},
+    observe::{latency::Latency, once_a_minute::OnceAMinute},
+};
+
+/// The protocol version. A connection starts with 2, and `HELLO` can change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Resp2,
+    Resp3,
+}
+
+impl Protocol {
+    fn number(self) -> i64 {
+        match self {
+            Self::Resp2 => 2,
+            Self::Resp3 => 3,
+        }
+    }
+}
+
+/// The state that all connections of the listener share.
+pub(crate) struct Shared {
+    pub service: Arc<Service>,
+    pub config: RespConfig,
+    /// What clients may do.
+    pub door: Door,
+    /// TLS, if it is enabled.
+    pub tls: Option<Arc<Tls>>,
+    /// The number of connections of each client.
+    pub peers: Arc<Peers>,
+    pub started: Nanos,
+    pub stats: Arc<RespStats>,
+    /// The runtime that asks the shared store; `None` without a store.
+    pub runtime: Option<tokio::runtime::Handle>,
+}
+
+/// The listener's options.
+#[derive(Clone, Debug)]
+pub(crate) struct RespConfig {
+    /// The password for `AUTH`; `None` admits every client.
+    pub password: Option<String>,
+    pub max_connections: usize,
+    /// Above this many connections of one client, its new ones are closed.
+    pub max_per_peer: Option<usize>,
+    /// A connection without a command for this long is closed; `None` means never.
+    pub idle_timeout: Option<Nanos>,
+    pub threads: usize,
+    /// For `INFO`.
+    pub port: u16,
+}
+
+/// Counters of the listener. Relaxed is enough: a scrape needs no exact moment.
+#[derive(Debug, Default)]
+pub(crate) struct RespStats {
+    pub connections: AtomicUsize,
+    pub accepted: AtomicU64,
+    pub refused: AtomicU64,
+    pub commands: AtomicU64,
+    pub protocol_errors: AtomicU64,
+    /// Connections closed because they were idle, or stuck in a frame or a reply.
+    pub timeouts: AtomicU64,
+    /// Connections closed to make room for new ones.
+    pub evicted: AtomicU64,
+    pub auth_failures: AtomicU64,
+    /// Connections whose TLS handshake failed or was aborted.
+    pub handshakes_failed: AtomicU64,
+    pub auth_warning: OnceAMinute,
+    pub full_warning: OnceAMinute,
+    /// From the start of a turn, or the question to the store, until the reply is ready to be sent.
+    pub latency: Latency,
+    pub next_id: AtomicU64,
+}

@@ -1,0 +1,79 @@
+//! Questions for the store, which a connection gathers for the async runtime.
+
+use std::sync::Arc;
+
+use tidegate_core::Decision;
+
+use crate::decide::{
+    limits::Limit,
+    service::{Act, Refusal, Service},
+    throttle::{ThrottleError, ThrottleQuota},
+};
+
+/// A question that only the store can answer.
+#[derive(Debug)]
+pub(crate) enum Question {
+    /// About one of a limit's keys.
+    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, act: Act },
+    /// About a bucket that the request describes.
+    Throttle { key: Box<[u8]>, quota: ThrottleQuota, quantity: i64 },
+}
+
+/// The store's answer.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Limit(Result<Decision, Refusal>),
+    Throttle(Result<Decision, ThrottleError>),
+}
+
+impl Question {
+    /// Identifies the state that a question is about. Questions about the same state must stay in order.
+    pub fn is_about(&self) -> (usize, &[u8]) {
+        match self {
+            Self::Limit { limit, key, .. } => (Arc::as_ptr(limit) as usize, key),
+            Self::Throttle { key, .. } => (0, key),
+        }
+    }
+
+    /// Asks questions about one state, in this order. Consecutive ones that take units share a round trip.
+    pub async fn ask_in_turn(questions: &[&Self], service: &Service) -> Vec<Reply> {
+        let mut replies = Vec::with_capacity(questions.len());
+        for run in questions.chunk_by(|one, other| one.takes().is_some() && other.takes().is_some()) {
+            match run {
+                [Self::Limit { limit, .. }, _, ..] => {
+                    let takes: Vec<_> = run.iter().filter_map(|question| question.takes()).collect();
+                    let decisions = limit.take_many(&takes, service.now()).await;
+                    replies.extend(decisions.into_iter().map(|decision| Reply::Limit(Ok(decision))));
+                }
+                _ => {
+                    for question in run {
+                        replies.push(question.ask(service).await);
+                    }
+                }
+            }
+        }
+        replies
+    }
+
+    /// The key and the cost that it takes from a limit.
+    fn takes(&self) -> Option<(&[u8], u32)> {
+        match self {
+            Self::Limit { key, cost, act: Act::Take, .. } => Some((key, *cost)),
+            _ => None,
+        }
+    }
+
+    /// Asks the question.
+    pub async fn ask(&self, service: &Service) -> Reply {
+        match self {
+            Self::Limit { limit, key, cost, act } => {
+                Reply::Limit(limit.decide(*act, key, *cost, service.now()).await)
+            }
+            Self::Throttle { key, quota, quantity } => {
+                let asked = service.throttle_in_store(key, *quota, *quantity, service.now());
+                // Boxed, or the future of every question would have room for it.
+                Reply::Throttle(Box::pin(asked).await)
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The connections of HAProxy, and how they end.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{sync::watch, task::JoinSet};
+
+use super::{Agent, connection::Connection};
+use crate::listen::{
+    connections::{Accepted, Acceptor},
+    security::ListenerSecurity,
+    tls::{Above, Stream},
+};
+
+/// How long a client may take from the connection to its first frame. Later it may be silent: HAProxy keeps connections for as long
+/// as its own `timeout idle` says.
+const FIRST_FRAME: Duration = Duration::from_mins(1);
+
+/// Serves until `stop` is set, and then until all frames that were read are answered. Dropping the future closes all connections.
+pub(crate) async fn serve(
+    connections: Acceptor,
+    agent: Agent,
+    security: ListenerSecurity,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut serving = JoinSet::new();
+    loop {
+        let Accepted { io, calls, peer, open } = tokio::select! {
+            accepted = connections.next() => accepted,
+            // Collects connections that have ended.
+            Some(_) = serving.join_next() => continue,
+            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let (agent, tls, stop) = (agent.clone(), security.config(Above::Resp), stop.clone());
+        serving.spawn(async move {
+            let served = async {
+                let stream = Stream::begin(io, tls).await?;
+                let names = stream.names();
+                Connection::new(&agent, Arc::clone(&calls), names).converse(stream, stop).await
+            };
+            tokio::select! {
+                ended = served => if let Err(error) = ended {
+                    agent.stats.failed.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(%peer, %error, "connection ended");
+                },
+                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
+                () = calls.never_begin(FIRST_FRAME) => tracing::debug!(%peer, "connection without a frame"),
+            }
+            drop(open);
+        });
+    }
+    drop(connections);
+    while serving.join_next().await.is_some() {}
+}

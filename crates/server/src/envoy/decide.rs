@@ -1,0 +1,404 @@
+//! Decides on a request's descriptors through the server's one decision path.
+
+use std::{fmt, sync::Arc};
+
+use futures_util::future::join_all;
+use tidegate_core::{Decision, Nanos};
+use tidegate_redis::Mode;
+use tidegate_tower::headers;
+
+use crate::{
+    decide::{
+        limits::Limit,
+        service::{Act, InForce, Part, Refusal, Service, reset_after},
+    },
+    envoy::{
+        Answer, Current, Descriptor, Match, Question, Status, Unanswered, Unit,
+        counts::Fate,
+        descriptors::Descriptors,
+        overrides::{self, Overrides},
+    },
+};
+
+/// What a denied request consumes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consume {
+    /// Nothing: all limits of a request are one decision.
+    #[default]
+    AllOrNone,
+    /// Each limit that admits the request consumes, even if others deny it, as in envoyproxy/ratelimit.
+    Each,
+}
+
+/// Decides on requests with descriptors.
+pub struct DescriptorService {
+    service: Arc<Service>,
+    consume: Consume,
+    /// Whether answers include header fields for the response.
+    headers: bool,
+    overrides: Overrides,
+}
+
+impl fmt::Debug for DescriptorService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DescriptorService").field("consume", &self.consume).finish_non_exhaustive()
+    }
+}
+
+/// The limit for a descriptor.
+struct Found {
+    /// The rule's number; `None` for an override in the request.
+    rule: Option<usize>,
+    limit: Arc<Limit>,
+    key: Vec<u8>,
+    cost: u32,
+    act: Act,
+    requests_per_unit: u32,
+    unit: Unit,
+    /// The limit's decision.
+    decision: Option<Decision>,
+}
+
+/// What a descriptor matches.
+enum Place {
+    /// No rule, or one that another rule replaces.
+    Nowhere,
+    /// A rule without a limit.
+    Unlimited(usize),
+    Limited(Found),
+}
+
+impl DescriptorService {
+    /// Decides with the limits of this service.
+    #[must_use]
+    pub fn new(service: Arc<Service>, consume: Consume, headers: bool) -> Self {
+        Self { service, consume, headers, overrides: Overrides::default() }
+    }
+
+    /// The service with the limits.
+    #[must_use]
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// Decides on a request. It never waits if the limits are in memory.
+    ///
+    /// # Errors
+    /// When the request is invalid or cannot be decided: see [`Unanswered`]. Nothing was taken then.
+    pub async fn decide(&self, question: &Question<'_>, now: Nanos) -> Result<Answer, Unanswered> {
+        if question.domain.is_empty() {
+            return Err(Unanswered::NoDomain);
+        }
+        if question.descriptors.is_empty() {
+            return Err(Unanswered::NoDescriptors);
+        }
+        let in_force = self.service.in_force();
+        let mut places = self.places(&in_force, question, now)?;
+        let descriptors = in_force.descriptors();
+        drop_replaced(descriptors, &mut places);
+        let mut found: Vec<&mut Found> = places
+            .iter_mut()
+            .filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
+            .collect();
+        self.refund(&mut found, now).await?;
+        let mut takes: Vec<&mut Found> = found.into_iter().filter(|found| found.act == Act::Take).collect();
+        let is_over = match self.consume {
+            Consume::AllOrNone => self.take_together(descriptors, &mut takes, now).await?,
+            Consume::Each => take_each(descriptors, &mut takes, now).await?,
+        };
+        Ok(self.answer(descriptors, question, &places, is_over, now))
+    }
+
+    /// Finds what each descriptor matches.
+    fn places(
+        &self,
+        in_force: &InForce,
+        question: &Question<'_>,
+        now: Nanos,
+    ) -> Result<Vec<Place>, Unanswered> {
+        let descriptors = in_force.descriptors();
+        // As in envoyproxy/ratelimit: an unconfigured domain has no limits, and even overrides are ignored.
+        let is_known = descriptors.domains.domain(question.domain).is_some();
+        question
+            .descriptors
+            .iter()
+            .map(|descriptor| {
+                if !is_known {
+                    return Ok(Place::Nowhere);
+                }
+                let cost = cost(question, descriptor)?;
+                let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
+                if let Some(wanted) = descriptor.limit {
+                    let limit = self.overrides.limit(in_force.limits(), question.domain, wanted, now)?;
+                    return Ok(Place::Limited(Found {
+                        rule: None,
+                        limit,
+                        key: overrides::key(&descriptor.entries),
+                        cost,
+                        act,
+                        requests_per_unit: wanted.requests_per_unit,
+                        unit: wanted.unit,
+                        decision: None,
+                    }));
+                }
+                let mut key = Vec::new();
+                let entries = descriptor.entries.iter().copied();
+                let Some(found) = descriptors.domains.find(question.domain, entries, &mut key) else {
+                    return Ok(Place::Nowhere);
+                };
+                let (Some(limit), Some(unit)) = (descriptors.limit(found.index), found.rule.unit) else {
+                    return Ok(Place::Unlimited(found.index));
+                };
+                Ok(Place::Limited(Found {
+                    rule: Some(found.index),
+                    limit: Arc::clone(limit),
+                    key,
+                    cost,
+                    act,
+                    requests_per_unit: found.rule.requests_per_unit,
+                    unit,
+                    decision: None,
+                }))
+            })
+            .collect()
+    }
+
+    /// Makes the refunds. They come first, so that nothing has been taken if they fail.
+    async fn refund(&self, found: &mut [&mut Found], now: Nanos) -> Result<(), Unanswered> {
+        let leased = |found: &&mut Found| {
+            self.service.store().is_some()
+                && found.act == Act::Refund
+                && found.limit.spec().sharing.mode.is_some_and(|mode| mode != Mode::Exact)
+        };
+        if let Some(found) = found.iter().find(|found| leased(found)) {
+            return Err(Refusal::NotExact { limit: found.limit.spec().name.clone() }.into());
+        }
+        for found in found.iter_mut().filter(|found| found.act == Act::Refund) {
+            found.decision = Some(found.limit.decide(Act::Refund, &found.key, found.cost, now).await?);
+        }
+        Ok(())
+    }
+
+    /// All plain limits and one of those in quota mode must admit, otherwise none is charged. A quota that is used up is left
+    /// out and the others are asked again, so everything that is charged was admitted in one step. Returns whether the request
+    /// is denied.
+    async fn take_together(
+        &self,
+        descriptors: &Descriptors,
+        takes: &mut [&mut Found],
+        now: Nanos,
+    ) -> Result<bool, Unanswered> {
+        let mut asked: Vec<usize> = (0..takes.len()).collect();
+        loop {
+            let parts: Vec<Part<'_>> = asked.iter().map(|at| takes[*at].part()).collect();
+            let decisions = self.service.take_all(&parts, now).await?;
+            drop(parts);
+            let (mut over, mut quotas, mut quotas_over) = (false, 0, 0);
+            for (at, decision) in asked.iter().zip(decisions) {
+                takes[*at].decision = Some(decision);
+                let denies = takes[*at].denies();
+                if takes[*at].is_quota(descriptors) {
+                    quotas += 1;
+                    quotas_over += usize::from(denies);
+                } else {
+                    over |= denies;
+                }
+            }
+            if over || quotas_over == 0 {
+                return Ok(over);
+            }
+            if quotas == quotas_over {
+                return Ok(true);
+            }
+            asked.retain(|at| !(takes[*at].is_quota(descriptors) && takes[*at].denies()));
+        }
+    }
+
+    fn answer(
+        &self,
+        descriptors: &Descriptors,
+        question: &Question<'_>,
+        places: &[Place],
+        is_over: bool,
+        now: Nanos,
+    ) -> Answer {
+        // If each limit is charged separately, every limit that admitted is charged.
+        let is_uncharged = is_over && self.consume == Consume::AllOrNone;
+        let rules = descriptors.domains.rules();
+        let mut statuses = Vec::with_capacity(places.len());
+        let mut metadata: Vec<(String, String)> = Vec::new();
+        let (mut policies, mut states) = (String::new(), String::new());
+        for (place, descriptor) in places.iter().zip(&question.descriptors) {
+            let rule = match place {
+                Place::Nowhere => None,
+                Place::Unlimited(rule) => Some(*rule),
+                Place::Limited(found) => found.rule,
+            };
+            if let Some(rule) = rule {
+                for (name, text) in &rules[rule].metadata {
+                    if !metadata.iter().any(|(known, _)| known == name) {
+                        metadata.push((name.clone(), text.clone()));
+                    }
+                }
+            }
+            statuses.push(match place {
+                Place::Nowhere => Status::default(),
+                Place::Unlimited(_) => Status { remaining: u32::MAX, ..Status::default() },
+                Place::Limited(found) => {
+                    found.count(descriptors, question, descriptor, is_uncharged, now);
+                    if self.headers
+                        && let Some(decision) = &found.decision
+                    {
+                        let spec = found.limit.spec();
+                        let per = headers::Per::Window(found.unit.span());
+                        headers::write_policy(&mut policies, &spec.name, found.requests_per_unit.into(), per);
+                        headers::write_state(&mut states, &spec.name, decision);
+                    }
+                    found.status(descriptors, is_uncharged, now)
+                }
+            });
+        }
+        let headers = if policies.is_empty() {
+            Vec::new()
+        } else {
+            vec![("ratelimit-policy", policies), ("ratelimit", states)]
+        };
+        Answer { is_over, statuses, metadata, headers }
+    }
+}
+
+impl Found {
+    fn part(&self) -> Part<'_> {
+        Part::new(Arc::clone(&self.limit), &self.key, self.cost)
+    }
+
+    /// Whether this limit denied and its rule may deny.
+    fn denies(&self) -> bool {
+        self.act == Act::Take
+            && !self.limit.spec().shadow
+            && self.decision.is_some_and(|decision| decision.is_denied())
+    }
+
+    fn is_quota(&self, descriptors: &Descriptors) -> bool {
+        self.rule.is_some_and(|rule| descriptors.domains.rules()[rule].quota) && !self.limit.spec().shadow
+    }
+
+    /// What remains. A limit that would have admitted a request that another denied was not charged.
+    fn remaining(&self, is_uncharged: bool, decision: &Decision) -> u64 {
+        if decision.is_denied() {
+            return if self.act == Act::Take { 0 } else { decision.remaining() };
+        }
+        let uncharged = if is_uncharged && self.act == Act::Take { u64::from(self.cost) } else { 0 };
+        (decision.remaining() + uncharged).min(decision.limit())
+    }
+
+    fn status(&self, descriptors: &Descriptors, is_uncharged: bool, now: Nanos) -> Status {
+        let name = self.rule.map(|rule| descriptors.domains.rules()[rule].name.clone());
+        let limit = Current {
+            name: name.unwrap_or_default(),
+            requests_per_unit: self.requests_per_unit,
+            unit: self.unit,
+        };
+        let Some(decision) = &self.decision else { return Status::default() };
+        let wait = decision.retry_after().or_else(|| reset_after(decision)).filter(|wait| !wait.is_zero());
+        let wait = wait.unwrap_or_else(|| {
+            let unit = u64::try_from(self.unit.span().as_nanos()).unwrap_or(u64::MAX);
+            std::time::Duration::from_nanos(unit - now.get() % unit)
+        });
+        Status {
+            is_over: self.denies(),
+            limit: Some(limit),
+            remaining: u32::try_from(self.remaining(is_uncharged, decision)).unwrap_or(u32::MAX),
+            reset_after: Some(headers::ceil_secs(wait)),
+        }
+    }
+
+    /// Counts for dashboards. A request that another limit denied counts neither as within this limit nor as over it.
+    fn count(
+        &self,
+        descriptors: &Descriptors,
+        question: &Question<'_>,
+        descriptor: &Descriptor<'_>,
+        is_uncharged: bool,
+        now: Nanos,
+    ) {
+        let (Some(rule), Some(decision)) = (self.rule, &self.decision) else { return };
+        if self.act != Act::Take || (is_uncharged && !decision.is_denied()) {
+            return;
+        }
+        let found = Match { rule: &descriptors.domains.rules()[rule], index: rule };
+        let entries = descriptor.entries.iter().copied();
+        let detailed = if question.domain == found.rule.domain {
+            descriptors.domains.metric_path(found, entries)
+        } else {
+            None
+        };
+        let is_denied = decision.is_denied();
+        descriptors.counts(rule).add(
+            detailed,
+            Fate {
+                hits: self.cost.into(),
+                is_denied,
+                is_shadow: self.limit.spec().shadow,
+                is_blocked: is_denied
+                    && self.limit.store().is_some()
+                    && self.limit.block_of(&self.key, now).is_some(),
+                limit: decision.limit(),
+                remaining: decision.remaining(),
+            },
+        );
+    }
+}
+
+/// The hits of a descriptor.
+fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> Result<u32, Unanswered> {
+    match descriptor.hits {
+        Some(hits) => u32::try_from(hits).map_err(|_| Unanswered::TooManyHits { hits }),
+        None => Ok(question.hits.max(1)),
+    }
+}
+
+/// Removes the rules that others replace. Two rules that replace each other are both removed. A rule without a limit stays.
+fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
+    let rules = descriptors.domains.rules();
+    let replaced: Vec<&str> = places
+        .iter()
+        .filter_map(|place| match place {
+            Place::Unlimited(rule) | Place::Limited(Found { rule: Some(rule), .. }) => {
+                Some(&rules[*rule].replaces)
+            }
+            _ => None,
+        })
+        .flatten()
+        .map(String::as_str)
+        .collect();
+    if replaced.is_empty() {
+        return;
+    }
+    for place in places {
+        if let Place::Limited(Found { rule: Some(rule), .. }) = place
+            && replaced.contains(&rules[*rule].name.as_str())
+        {
+            *place = Place::Nowhere;
+        }
+    }
+}
+
+/// Charges each limit separately. Returns whether the request is denied.
+async fn take_each(
+    descriptors: &Descriptors,
+    takes: &mut [&mut Found],
+    now: Nanos,
+) -> Result<bool, Unanswered> {
+    join_all(takes.iter_mut().map(async |found| {
+        let decision = found.limit.decide(Act::Take, &found.key, found.cost, now).await;
+        decision.map(|decision| found.decision = Some(decision))
+    }))
+    .await
+    .into_iter()
+    .collect::<Result<(), Refusal>>()?;
+    let (quotas, plain): (Vec<&&mut Found>, Vec<_>) =
+        takes.iter().partition(|found| found.is_quota(descriptors));
+    Ok(plain.iter().any(|found| found.denies())
+        || (!quotas.is_empty() && quotas.iter().all(|found| found.denies())))
+}

@@ -1,0 +1,151 @@
+//! The connections of a listener: accepted within their bounds, whatever protocol they speak.
+//!
+//! `slots` bounds their number and decides which one is closed for a new one. `write_deadline` bounds how long an answer waits for a
+//! client that does not read. `when_woken` keeps what ends a connection from being asked at each request.
+
+mod slots;
+mod when_woken;
+mod write_deadline;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use socket2::SockRef;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+
+use crate::{
+    decide::service::Service,
+    listen::peers::{Peer, Peers},
+    observe::{metrics::ConnectionStats, once_a_minute::OnceAMinute},
+};
+
+use slots::Admission;
+pub(crate) use slots::{Calls, Slots};
+pub(crate) use when_woken::WhenWoken;
+pub(crate) use write_deadline::WriteDeadline;
+
+/// The pause before `accept` is retried when the system has no free descriptor.
+const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
+
+/// The bounds of a listener.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// The listener's name in the log.
+    pub name: &'static str,
+    /// Above this number, the connection that was idle longest is closed.
+    pub max_connections: usize,
+    /// Above this number of connections of one client, its new ones are closed.
+    pub max_per_peer: Option<usize>,
+    /// How long a client may read nothing of its answers.
+    pub write_timeout: Duration,
+}
+
+/// A listener's connections.
+pub(crate) struct Acceptor {
+    listener: TcpListener,
+    bounds: Bounds,
+    slots: Arc<Slots>,
+    peers: Arc<Peers>,
+    full: OnceAMinute,
+    service: Arc<Service>,
+    stats: Arc<ConnectionStats>,
+    stop: watch::Receiver<bool>,
+}
+
+/// A connection that may be served. Dropping it makes room for another.
+pub(crate) struct Accepted {
+    pub io: WriteDeadline<TcpStream>,
+    pub calls: Arc<Calls>,
+    pub peer: SocketAddr,
+    /// Counts the connection as open.
+    pub open: Open,
+}
+
+/// An open connection, until it is dropped.
+pub(crate) struct Open {
+    stats: Arc<ConnectionStats>,
+    _of_peer: Option<Peer>,
+}
+
+impl Acceptor {
+    pub fn new(
+        listener: TcpListener,
+        bounds: Bounds,
+        service: Arc<Service>,
+        stats: Arc<ConnectionStats>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        let slots = Slots::new(bounds.max_connections);
+        let peers = Peers::new(bounds.max_per_peer);
+        Self { listener, bounds, slots, peers, full: OnceAMinute::default(), service, stats, stop }
+    }
+
+    /// The next connection. A call that is dropped before it is ready loses none.
+    pub async fn next(&self) -> Accepted {
+        loop {
+            // One at a time: with many that come at once, those that are open are served in between.
+            tokio::task::yield_now().await;
+            let (stream, peer) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(listener = self.bounds.name, %error, "cannot accept connections; retrying in a second (is the limit on open files reached?)");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    continue;
+                }
+            };
+            if let Some(accepted) = self.admit(stream, peer) {
+                return accepted;
+            }
+        }
+    }
+
+    /// `None` if there is no room, or the client is gone.
+    fn admit(&self, stream: TcpStream, peer: SocketAddr) -> Option<Accepted> {
+        let stats = &self.stats;
+        let Ok(of_peer) = self.peers.enter(peer.ip()) else {
+            stats.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let admission = self.slots.admit();
+        if admission.as_ref().is_none_or(|given| given.evicted || given.slot.is_spare)
+            && self.full.is_due(self.service.now())
+        {
+            tracing::warn!(
+                listener = self.bounds.name,
+                max_connections = self.bounds.max_connections,
+                "all connections are in use: each new one closes the one that was idle longest, and while all are \
+                 busy only health checks are answered; raise --max-connections, or find out which clients hold them",
+            );
+        }
+        let Some(Admission { slot, evicted }) = admission else {
+            stats.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        stats.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "connection dropped");
+            return None;
+        }
+        stats.accepted.fetch_add(1, Ordering::Relaxed);
+        stats.connections.fetch_add(1, Ordering::Relaxed);
+        let open = Open { stats: Arc::clone(stats), _of_peer: of_peer };
+        let give_up = |stream: &TcpStream| {
+            // Unread data is dropped with the connection instead of being kept by the system.
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        };
+        let io = WriteDeadline::new(stream, self.bounds.write_timeout, self.stop.clone(), give_up);
+        Some(Accepted { io, calls: Arc::new(Calls::new(slot)), peer, open })
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.stats.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,297 @@
+//! Bounds the number of connections, and decides which one is closed for a new one.
+//!
+//! ```text
+//! a new connection ─┬─ a slot is free ────────────────► full service
+//!                   ├─ one has been idle: it is closed ► full service
+//!                   ├─ all are busy ──────────────────► a spare slot: health and metrics, one request
+//!                   └─ no spare slot is free or idle ─► closed
+//! ```
+//!
+//! A connection is busy from a request's head to its response, and otherwise idle, even if it sends its head slowly or does
+//! not read its response.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use slab::Slab;
+use tokio::sync::Notify;
+
+use crate::listen::idle::LongestIdle;
+
+/// Slots for health checks and metrics when all others are taken.
+pub const SPARE: usize = 32;
+
+/// The stamp of a busy connection.
+const BUSY: u64 = 0;
+
+/// All connections of a listener.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    regular: Mutex<Kind>,
+    spare: Mutex<Kind>,
+    /// Incremented whenever a connection becomes idle, so that stamps have the order of those moments.
+    stamps: AtomicU64,
+}
+
+/// The slots of one kind.
+#[derive(Debug)]
+struct Kind {
+    most: usize,
+    taken: Slab<Arc<Connection>>,
+    longest_idle: LongestIdle,
+}
+
+#[derive(Debug)]
+struct Connection {
+    /// When it became idle; [`BUSY`] while it serves a request.
+    idle_since: AtomicU64,
+    /// Another connection has its slot.
+    evicted: AtomicBool,
+    give_way: Notify,
+}
+
+/// A connection's slot, which is free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    slots: Arc<Slots>,
+    connection: Arc<Connection>,
+    at: usize,
+    /// Whether only health checks and metrics are served.
+    pub is_spare: bool,
+}
+
+/// The slot of a new connection.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub slot: Slot,
+    /// Whether another connection was closed for it.
+    pub evicted: bool,
+}
+
+impl Slots {
+    pub fn new(most: usize) -> Arc<Self> {
+        let kind = |most| Mutex::new(Kind { most, taken: Slab::new(), longest_idle: LongestIdle::default() });
+        Arc::new(Self { regular: kind(most), spare: kind(SPARE), stamps: AtomicU64::new(BUSY + 1) })
+    }
+
+    /// A slot for a new connection. If necessary, the connection that was idle longest is closed. `None` if all are busy,
+    /// including the spare ones.
+    pub fn admit(self: &Arc<Self>) -> Option<Admission> {
+        self.admit_to(&self.regular, false).or_else(|| self.admit_to(&self.spare, true))
+    }
+
+    fn admit_to(self: &Arc<Self>, kind: &Mutex<Kind>, is_spare: bool) -> Option<Admission> {
+        let mut kind = kind.lock().unwrap_or_else(PoisonError::into_inner);
+        let evicted = kind.taken.len() >= kind.most;
+        if evicted {
+            let Kind { taken, longest_idle, .. } = &mut *kind;
+            let idle_since = |at: usize| {
+                let connection: &Arc<Connection> = taken.get(at)?;
+                Some(connection.idle_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)
+            };
+            let at = longest_idle.next(taken.iter().map(|(at, _)| at), idle_since)?;
+            // The task that serves it may notice late, but the slot is reused immediately.
+            let gives_way = taken.remove(at);
+            // SeqCst: see `Busy::drop`.
+            gives_way.evicted.store(true, Ordering::SeqCst);
+            gives_way.give_way.notify_one();
+        }
+        let connection = Arc::new(Connection {
+            idle_since: AtomicU64::new(self.stamp()),
+            evicted: AtomicBool::new(false),
+            give_way: Notify::new(),
+        });
+        let at = kind.taken.insert(Arc::clone(&connection));
+        Some(Admission { slot: Slot { slots: Arc::clone(self), connection, at, is_spare }, evicted })
+    }
+
+    fn stamp(&self) -> u64 {
+        // Relaxed: only the order of the stamps matters, and a single word has one order.
+        self.stamps.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Slot {
+    /// Marks the connection as busy until the guard is dropped.
+    pub fn busy(&self) -> Busy {
+        self.connection.idle_since.store(BUSY, Ordering::Relaxed);
+        Busy(Arc::clone(&self.slots), Arc::clone(&self.connection))
+    }
+
+    /// Waits until this connection must be closed for another. A request that just began is answered first.
+    pub async fn must_give_way(&self) {
+        loop {
+            self.connection.give_way.notified().await;
+            // SeqCst: see `Busy::drop`.
+            let is_busy = self.connection.idle_since.load(Ordering::SeqCst) == BUSY;
+            if self.connection.evicted.load(Ordering::Relaxed) && !is_busy {
+                return;
+            }
+        }
+    }
+}
+
+/// The requests in progress on one connection, of which HTTP/2 can have several. The connection is busy while there are any.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    pub slot: Slot,
+    under_way: Mutex<UnderWay>,
+    /// How many requests have begun so far.
+    begun: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    calls: usize,
+    busy: Option<Busy>,
+}
+
+impl Calls {
+    pub fn new(slot: Slot) -> Self {
+        Self { slot, under_way: Mutex::default(), begun: AtomicU64::new(0) }
+    }
+
+    /// Marks a request as in progress until the guard is dropped.
+    pub fn begin(self: &Arc<Self>) -> Call {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.calls += 1;
+        if under_way.calls == 1 {
+            under_way.busy = Some(self.slot.busy());
+        }
+        drop(under_way);
+        // Relaxed: it is only compared with itself.
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        Call(Arc::clone(self))
+    }
+
+    /// Until this long has passed without a single request; never, if there was one.
+    pub async fn never_begin(&self, span: Duration) {
+        tokio::time::sleep(span).await;
+        if self.begun.load(Ordering::Relaxed) > 0 {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until no request has begun or been in progress for this long; takes at most twice as long.
+    pub async fn are_absent_for(&self, span: Duration) {
+        loop {
+            let begun = self.begun.load(Ordering::Relaxed);
+            tokio::time::sleep(span).await;
+            let is_idle = self.under_way.lock().unwrap_or_else(PoisonError::into_inner).calls == 0;
+            if is_idle && self.begun.load(Ordering::Relaxed) == begun {
+                return;
+            }
+        }
+    }
+}
+
+/// One request in progress.
+#[derive(Debug)]
+pub(crate) struct Call(Arc<Calls>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.calls -= 1;
+        if under_way.calls == 0 {
+            under_way.busy = None;
+        }
+    }
+}
+
+/// Keeps a connection busy until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<Slots>, Arc<Connection>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // SeqCst: a connection that is evicted while it is busy either sees here that it was, or its task, which is woken after
+        // `evicted` is set, sees that it is idle. To wake the task after every request would cost each of them another poll.
+        self.1.idle_since.store(self.0.stamp(), Ordering::SeqCst);
+        if self.1.evicted.load(Ordering::SeqCst) {
+            self.1.give_way.notify_one();
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let kind = if self.is_spare { &self.slots.spare } else { &self.slots.regular };
+        let mut kind = kind.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have been evicted, and its slot taken by another connection.
+        if kind.taken.get(self.at).is_some_and(|there| Arc::ptr_eq(there, &self.connection)) {
+            kind.taken.remove(self.at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn the_connection_that_was_idle_longest_is_evicted_and_busy_ones_are_not() {
+        let slots = Slots::new(3);
+        let admit = || slots.admit().unwrap();
+        let [one, two, three] = [admit(), admit(), admit()].map(|admission| {
+            assert!(!admission.evicted && !admission.slot.is_spare);
+            admission.slot
+        });
+        drop(one.busy());
+        let working = two.busy();
+        // The third has been idle longest, then the first. The second is busy.
+        let fourth = admit();
+        assert!(fourth.evicted && three.must_give_way().now_or_never().is_some());
+        drop(three);
+        let _fourth_works = fourth.slot.busy();
+        let fifth = admit();
+        assert!(fifth.evicted && one.must_give_way().now_or_never().is_some());
+        let _fifth_works = fifth.slot.busy();
+        let spare: Vec<_> = (0..SPARE).map(|_| admit()).collect();
+        assert!(spare.iter().all(|admission| admission.slot.is_spare && !admission.evicted));
+        assert!(admit().evicted, "a spare one is evicted, too");
+        let _work: Vec<_> = spare.iter().map(|admission| admission.slot.busy()).collect();
+        drop(working);
+        assert!(!admit().slot.is_spare && two.must_give_way().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_connection_that_was_busy_when_evicted_gives_way_after_its_answer() {
+        let slots = Slots::new(1);
+        let slot = slots.admit().unwrap().slot;
+        let mut gives_way = pin!(slot.must_give_way());
+        assert!(slots.admit().unwrap().evicted);
+        // A request began just then.
+        let busy = slot.busy();
+        assert!(gives_way.as_mut().now_or_never().is_none(), "it is answered first");
+        drop(busy);
+        assert!(gives_way.now_or_never().is_some(), "nothing else would wake it");
+    }
+
+    #[test]
+    fn a_request_wakes_no_connection_that_may_stay() {
+        let slots = Slots::new(1);
+        let slot = slots.admit().unwrap().slot;
+        let mut notified = pin!(slot.connection.give_way.notified());
+        drop(slot.busy());
+        assert!(notified.as_mut().now_or_never().is_none());
+    }
+
+    #[test]
+    fn slots_are_freed_when_their_connections_end() {
+        let slots = Slots::new(2);
+        for _ in 0..10 {
+            let both = [slots.admit().unwrap(), slots.admit().unwrap()];
+            assert!(both.iter().all(|admission| !admission.evicted && !admission.slot.is_spare));
+        }
+    }
+}

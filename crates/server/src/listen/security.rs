@@ -1,0 +1,64 @@
+//! The protection of the listeners: TLS and access control.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use rustls::ServerConfig;
+
+use crate::{
+    listen::{
+        access::{Access, Door},
+        tls::{Above, Tls},
+    },
+    serve::{
+        options::Options,
+        start_error::{Lacks, StartError},
+    },
+};
+
+/// TLS and access control as configured. All listeners share them.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerSecurity {
+    pub tls: Option<Arc<Tls>>,
+    pub access: Arc<Access>,
+    insecure: bool,
+}
+
+impl ListenerSecurity {
+    /// # Errors
+    /// When the files are invalid.
+    pub fn open(options: &Options) -> Result<Self, StartError> {
+        let asks_for_certificates = options.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
+        let access =
+            Access::open(options.access.clone(), asks_for_certificates).map_err(StartError::Access)?;
+        let tls = options.tls.clone().map(Tls::open).transpose()?;
+        Ok(Self { tls: tls.map(Arc::new), access: Arc::new(access), insecure: options.insecure })
+    }
+
+    /// The access control of a listener. `has_password`: the listener has its own password.
+    ///
+    /// # Errors
+    /// When other machines can reach it and it is not protected.
+    pub fn door(
+        &self,
+        option: &'static str,
+        address: SocketAddr,
+        has_password: bool,
+    ) -> Result<Door, StartError> {
+        let is_local = address.ip().to_canonical().is_loopback();
+        let lacks = match (self.tls.is_none(), !self.access.asks_for_something() && !has_password) {
+            (false, false) => None,
+            (true, false) => Some(Lacks::Tls),
+            (false, true) => Some(Lacks::Credentials),
+            (true, true) => Some(Lacks::Both),
+        };
+        match lacks.filter(|_| !is_local && !self.insecure) {
+            Some(lacks) => Err(StartError::Exposed { option, address, lacks }),
+            None => Ok(Door::new(Arc::clone(&self.access), is_local)),
+        }
+    }
+
+    /// The TLS configuration for new connections.
+    pub fn config(&self, above: Above) -> Option<Arc<ServerConfig>> {
+        self.tls.as_ref().map(|tls| tls.config(above))
+    }
+}

@@ -1,0 +1,55 @@
+//! The counters of the gRPC listener.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
+use crate::observe::latency::Latency;
+
+/// The counters of gRPC. Relaxed throughout: a scrape needs no exact moment.
+#[derive(Debug, Default)]
+pub(crate) struct GrpcStats {
+    pub connections: Arc<ConnectionStats>,
+    /// Connections that violated HTTP/2 or exceeded its bounds.
+    pub failed: AtomicU64,
+    /// `ShouldRateLimit` calls by overall code: OK, over the limit, errors.
+    pub requests: [AtomicU64; 3],
+    pub latency: Latency,
+    /// Envoys that decide with quotas, and the buckets for which they have shares.
+    pub quota_streams: AtomicUsize,
+    pub quota_buckets: AtomicUsize,
+    pub quota_reports: AtomicU64,
+}
+
+/// Read at each scrape.
+pub(super) struct Counted(pub Arc<GrpcStats>);
+
+impl Source for Counted {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+        let stats = &self.0;
+        stats.connections.tell(sink, "grpc", "gRPC")?;
+        let help = "gRPC connections that ended with an error, such as too many resets";
+        sink.family("grpc_connections_failed", help, Kind::Counter, &one(read(&stats.failed)))?;
+        let help = "ShouldRateLimit calls by overall code";
+        let [ok, over, failed] = stats.requests.each_ref().map(read);
+        let codes: [(Labels<'_>, u64); 3] =
+            [(&[("code", "OK")], ok), (&[("code", "OVER_LIMIT")], over), (&[("code", "error")], failed)];
+        sink.family("grpc_requests", help, Kind::Counter, &codes)?;
+        for (name, help, now) in [
+            ("grpc_quota_streams", "Envoys that decide with quotas", &stats.quota_streams),
+            ("grpc_quota_buckets", "Quota buckets with a share", &stats.quota_buckets),
+        ] {
+            let now = now.load(Ordering::Relaxed) as u64;
+            sink.family(name, help, Kind::Gauge, &one(now))?;
+        }
+        let help = "Quota reports from Envoys";
+        sink.family("grpc_quota_reports", help, Kind::Counter, &one(read(&stats.quota_reports)))?;
+        let help = "Seconds from a decoded ShouldRateLimit request to its answer";
+        sink.histogram("grpc_request_seconds", help, &[(&[], stats.latency.read())])
+    }
+}

@@ -1,0 +1,350 @@
+//! The server's metrics for Prometheus. Every label has few values (limits, outcomes, routes) and never a key.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use prometheus_client::{encoding::text, registry::Registry};
+use tidegate_limiter::Stats;
+
+use crate::{
+    decide::{counts::CountsRead, service::Service, throttle::THROTTLE},
+    edges::resp::RespStats,
+};
+
+mod envoy;
+#[cfg(feature = "grpc")]
+mod grpc;
+mod http;
+mod source;
+mod spoe;
+mod store;
+
+#[cfg(feature = "grpc")]
+pub(crate) use self::grpc::GrpcStats;
+pub(crate) use self::http::HttpStats;
+pub(crate) use self::spoe::SpoeStats;
+pub(crate) use source::{Kind, Labels, Sink, Source};
+use source::{Scraped, one};
+
+/// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub reloads: AtomicU64,
+    pub reloads_refused: AtomicU64,
+    /// The problems of the rules at the last failed reload; empty after a successful one.
+    rejected: Mutex<Vec<String>>,
+    /// When the rules were last loaded, in nanoseconds of the server's clock.
+    pub rules_loaded_at: AtomicU64,
+    pub state_writes: AtomicU64,
+    pub state_writes_failed: AtomicU64,
+    pub state_written_at: AtomicU64,
+    pub state_bytes: AtomicU64,
+    /// Successful and failed reloads of the certificates.
+    pub certificate_loads: [AtomicU64; 2],
+    /// The same for the access file.
+    pub access_loads: [AtomicU64; 2],
+    pub http: Arc<ConnectionStats>,
+    pub admin: Arc<ConnectionStats>,
+}
+
+/// Connection events of one listener.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionStats {
+    pub connections: AtomicUsize,
+    pub accepted: AtomicU64,
+    /// Idle connections that were closed for new ones.
+    pub evicted: AtomicU64,
+    /// New connections that were refused because no idle one could be closed.
+    pub refused: AtomicU64,
+    /// Connections whose TLS handshake failed or timed out.
+    pub handshakes_failed: AtomicU64,
+}
+
+impl ConnectionStats {
+    /// The families of a listener that has its own: `prefix` begins their names, and `protocol` is for people.
+    fn tell(&self, sink: &mut dyn Sink, prefix: &str, protocol: &str) -> fmt::Result {
+        let open = self.connections.load(Ordering::Relaxed) as u64;
+        let help = format!("Open {protocol} connections");
+        sink.family(&format!("{prefix}_connections"), &help, Kind::Gauge, &one(open))?;
+        for (event, help, counted) in [
+            ("accepted", format!("{protocol} connections accepted"), &self.accepted),
+            ("evicted", format!("Idle {protocol} connections closed for new ones"), &self.evicted),
+            (
+                "refused",
+                format!(
+                    "{protocol} connections refused because all slots were busy or the client had too many"
+                ),
+                &self.refused,
+            ),
+        ] {
+            let name = format!("{prefix}_connections_{event}");
+            sink.family(&name, &help, Kind::Counter, &one(read(counted)))?;
+        }
+        Ok(())
+    }
+}
+
+impl Events {
+    pub fn set_rejected(&self, problems: Vec<String>) {
+        *self.rejected.lock().unwrap_or_else(PoisonError::into_inner) = problems;
+    }
+
+    /// The known problems of the rules file.
+    pub fn rejected(&self) -> Vec<String> {
+        self.rejected.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// All metrics of one server.
+pub(crate) struct Metrics {
+    registry: Registry,
+    /// What is counted where it happens.
+    sources: Vec<Arc<dyn Source>>,
+    pub http: Arc<HttpStats>,
+}
+
+impl Metrics {
+    pub fn new(service: Arc<Service>, events: Arc<Events>, resp: Arc<RespStats>) -> Self {
+        let mut registry = Registry::with_prefix("tidegate");
+        let http = Arc::new(HttpStats::default());
+        registry.register_collector(Box::new(Scraped(Arc::clone(&http) as Arc<dyn Source>)));
+        let mut metrics = Self { registry, sources: Vec::new(), http };
+        metrics.add(Arc::new(Counted { service, events, resp }));
+        metrics
+    }
+
+    fn add(&mut self, source: Arc<dyn Source>) {
+        self.registry.register_collector(Box::new(Scraped(Arc::clone(&source))));
+        self.sources.push(source);
+    }
+
+    /// What all metrics are read from, but for the HTTP requests.
+    pub fn sources(&self) -> &[Arc<dyn Source>] {
+        &self.sources
+    }
+
+    /// Adds the counters of gRPC.
+    #[cfg(feature = "grpc")]
+    pub fn add_grpc(&mut self, stats: Arc<GrpcStats>) {
+        self.add(Arc::new(grpc::Counted(stats)));
+    }
+
+    /// Adds the counters of SPOE.
+    pub fn add_spoe(&mut self, stats: Arc<SpoeStats>) {
+        self.add(Arc::new(spoe::Counted(stats)));
+    }
+
+    /// All metrics in the text format of `OpenMetrics`.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        // Writing to a `String` does not fail.
+        let _ = text::encode(&mut text, &self.registry);
+        text
+    }
+}
+
+/// What is counted where it happens, and read when somebody asks.
+struct Counted {
+    service: Arc<Service>,
+    events: Arc<Events>,
+    resp: Arc<RespStats>,
+}
+
+/// A metric's name, help and type, and how it is read from one limit.
+type PerLimit = (&'static str, &'static str, Kind, fn(&CountsRead, &Stats) -> u64);
+
+const PER_LIMIT: [PerLimit; 11] = [
+    ("shadow_denials", "Decisions that a shadow limit would have denied", Kind::Counter, |c, _| {
+        c.shadow_denied
+    }),
+    ("keys", "Keys of a limit in memory", Kind::Gauge, |_, s| s.keys),
+    ("keys_max", "Maximum number of keys of a limit in memory", Kind::Gauge, |_, s| s.max_keys),
+    ("store_bytes", "Bytes reserved for a limit's states", Kind::Gauge, |_, s| s.bytes),
+    ("keys_reclaimed", "States removed because they had fully recovered", Kind::Counter, |_, s| s.reclaimed),
+    ("keys_evicted", "Keys that were evicted with a debt and left a record", Kind::Counter, |_, s| s.evicted),
+    ("keys_returned", "Evicted keys that returned and got their debt back", Kind::Counter, |_, s| s.returned),
+    ("records", "Records of evicted keys", Kind::Gauge, |_, s| s.records),
+    (
+        "keys_refused",
+        "Requests of new keys denied so that no exhausted key is forgotten",
+        Kind::Counter,
+        |_, s| s.refused,
+    ),
+    (
+        "keys_forgotten",
+        "Evicted keys whose debt was forgotten because no record with less debt was left",
+        Kind::Counter,
+        |_, s| s.forgotten.total(),
+    ),
+    (
+        "keys_forgotten_exhausted",
+        "Forgotten keys that had used up their limit and so got a fresh allowance",
+        Kind::Counter,
+        |_, s| s.forgotten.exhausted,
+    ),
+];
+
+impl Source for Counted {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+        let in_force = self.service.in_force();
+        let all = in_force.limits();
+        let throttle = self.service.throttle();
+        let limits: Vec<(&str, CountsRead, Stats)> = all
+            .limits()
+            .iter()
+            .map(|limit| (limit.spec().name.as_str(), limit.counts(), limit.limiter().stats()))
+            .chain([(THROTTLE, throttle.counts().read(), throttle.limiter().stats())])
+            .collect();
+        let outcomes = |counts: &CountsRead| {
+            [("allowed", counts.allowed), ("delayed", counts.delayed), ("denied", counts.denied)]
+        };
+        let decisions: Vec<_> = limits
+            .iter()
+            .flat_map(|(limit, counts, _)| {
+                outcomes(counts).map(|(outcome, count)| ([("limit", *limit), ("outcome", outcome)], count))
+            })
+            .collect();
+        let decisions: Vec<_> = decisions.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+        sink.family("decisions", "Decisions by limit and outcome", Kind::Counter, &decisions)?;
+        let labels: Vec<_> = limits.iter().map(|(limit, ..)| [("limit", *limit)]).collect();
+        for (name, help, kind, read) in PER_LIMIT {
+            let values: Vec<_> = labels
+                .iter()
+                .zip(&limits)
+                .map(|(labels, (_, counts, stats))| (&labels[..], read(counts, stats)))
+                .collect();
+            sink.family(name, help, kind, &values)?;
+        }
+        envoy::tell(sink, in_force.descriptors())?;
+        if let Some(shared) = self.service.store() {
+            store::tell(sink, shared.store())?;
+        }
+        self.tell_connections(sink)?;
+        self.tell_events(sink, all.limits().len() as u64)
+    }
+}
+
+impl Counted {
+    fn tell_connections(&self, sink: &mut dyn Sink) -> fmt::Result {
+        let (resp, events) = (&self.resp, &self.events);
+        let protocols = |http: fn(&ConnectionStats) -> u64, resp: u64| -> [(Labels<'static>, u64); 3] {
+            [
+                (&[("protocol", "http")], http(&events.http)),
+                (&[("protocol", "admin")], http(&events.admin)),
+                (&[("protocol", "resp")], resp),
+            ]
+        };
+        let open = protocols(
+            |http| http.connections.load(Ordering::Relaxed) as u64,
+            resp.connections.load(Ordering::Relaxed) as u64,
+        );
+        sink.family("connections", "Open connections", Kind::Gauge, &open)?;
+        for (name, help, counted) in [
+            (
+                "connections_accepted",
+                "Connections accepted",
+                protocols(|http| read(&http.accepted), read(&resp.accepted)),
+            ),
+            (
+                "connections_evicted",
+                "Idle connections closed for new ones",
+                protocols(|http| read(&http.evicted), read(&resp.evicted)),
+            ),
+            (
+                "tls_handshakes_failed",
+                "Connections whose TLS handshake failed or timed out",
+                protocols(|http| read(&http.handshakes_failed), read(&resp.handshakes_failed)),
+            ),
+        ] {
+            sink.family(name, help, Kind::Counter, &counted)?;
+        }
+        let help = "Seconds from the arrival of RESP commands to their answers";
+        sink.histogram("resp_command_seconds", help, &[(&[], resp.latency.read())])?;
+        for (name, help, value) in [
+            ("resp_commands", "RESP commands", read(&resp.commands)),
+            ("resp_auth_failures", "Wrong passwords over RESP", read(&resp.auth_failures)),
+            (
+                "http_connections_refused",
+                "HTTP connections refused because all slots were busy or the client had too many",
+                read(&events.http.refused) + read(&events.admin.refused),
+            ),
+            (
+                "resp_connections_refused",
+                "RESP connections refused because of the bound or because the client had too many",
+                read(&resp.refused),
+            ),
+            (
+                "resp_protocol_errors",
+                "RESP connections closed for malformed input",
+                read(&resp.protocol_errors),
+            ),
+            (
+                "resp_timeouts",
+                "RESP connections closed because they were idle or stuck",
+                read(&resp.timeouts),
+            ),
+        ] {
+            sink.family(name, help, Kind::Counter, &one(value))?;
+        }
+        Ok(())
+    }
+
+    fn tell_events(&self, sink: &mut dyn Sink, limits: u64) -> fmt::Result {
+        let events = &self.events;
+        let outcomes = |ok: &AtomicU64, failed: &AtomicU64| -> [(Labels<'static>, u64); 2] {
+            [(&[("result", "ok")], read(ok)), (&[("result", "failed")], read(failed))]
+        };
+        for (name, help, values) in [
+            (
+                "rules_reloads",
+                "Reloads of the rules file, successful or rejected",
+                outcomes(&events.reloads, &events.reloads_refused),
+            ),
+            (
+                "state_writes",
+                "Writes of the state file, successful or failed",
+                outcomes(&events.state_writes, &events.state_writes_failed),
+            ),
+            (
+                "certificate_loads",
+                "Reloads of the certificates, successful or rejected",
+                outcomes(&events.certificate_loads[0], &events.certificate_loads[1]),
+            ),
+            (
+                "access_loads",
+                "Reloads of the access file, successful or rejected",
+                outcomes(&events.access_loads[0], &events.access_loads[1]),
+            ),
+        ] {
+            sink.family(name, help, Kind::Counter, &values)?;
+        }
+        let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
+        for (name, help, value) in [
+            ("rules_limits", "Limits in the rules", limits),
+            (
+                "rules_loaded_timestamp_seconds",
+                "Time when the rules were last loaded",
+                seconds(&events.rules_loaded_at),
+            ),
+            (
+                "state_written_timestamp_seconds",
+                "Time when the state was last written",
+                seconds(&events.state_written_at),
+            ),
+            ("state_bytes", "Length of the state file", read(&events.state_bytes)),
+        ] {
+            sink.family(name, help, Kind::Gauge, &one(value))?;
+        }
+        let build: Labels<'_> = &[("version", env!("CARGO_PKG_VERSION"))];
+        sink.family("build", "The server's version", Kind::Info, &[(build, 1)])
+    }
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}

@@ -1,0 +1,108 @@
+//! Metrics as they are counted, for whoever exports them.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, NoLabelSet},
+    metrics::MetricType,
+};
+
+use crate::observe::latency::LatencyRead;
+
+/// The names and values of labels.
+pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// What a value means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// It is 1, and the labels say something about the server.
+    Info,
+}
+
+/// Something that has metrics.
+pub(crate) trait Source: Send + Sync {
+    /// Reads all metrics, at about one time.
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result;
+}
+
+/// Takes metrics, one family after another. A family without values is told, too.
+pub(crate) trait Sink {
+    fn family(&mut self, name: &str, help: &str, kind: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result;
+
+    fn histogram(&mut self, name: &str, help: &str, reads: &[(Labels<'_>, LatencyRead)]) -> fmt::Result;
+}
+
+/// The one value of a family without labels.
+pub(super) fn one(value: u64) -> [(Labels<'static>, u64); 1] {
+    [(&[], value)]
+}
+
+/// A source for Prometheus.
+pub(super) struct Scraped(pub Arc<dyn Source>);
+
+impl fmt::Debug for Scraped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scraped").finish_non_exhaustive()
+    }
+}
+
+impl Collector for Scraped {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0.tell(&mut Scrape(&mut out))
+    }
+}
+
+struct Scrape<'a, 'out>(&'a mut DescriptorEncoder<'out>);
+
+impl Sink for Scrape<'_, '_> {
+    fn family(&mut self, name: &str, help: &str, kind: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result {
+        if values.is_empty() {
+            return Ok(());
+        }
+        let metric = match kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Info => MetricType::Info,
+        };
+        let mut family = self.0.encode_descriptor(name, help, None, metric)?;
+        for (labels, value) in values {
+            match (kind, labels) {
+                (Kind::Info, labels) => family.encode_info(labels)?,
+                (Kind::Counter, []) => family.encode_counter::<NoLabelSet, _, u64>(value, None)?,
+                (Kind::Counter, labels) => {
+                    family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
+                }
+                (Kind::Gauge, []) => family.encode_gauge(&whole(*value))?,
+                (Kind::Gauge, labels) => family.encode_family(labels)?.encode_gauge(&whole(*value))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, reads: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
+        if reads.is_empty() {
+            return Ok(());
+        }
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, LatencyRead { sum, count, buckets }) in reads {
+            match labels {
+                [] => family.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)?,
+                labels => {
+                    family
+                        .encode_family(labels)?
+                        .encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn whole(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

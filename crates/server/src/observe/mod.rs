@@ -1,0 +1,17 @@
+//! Everything that only watches decisions: metrics, history, heavy keys, traces, telemetry.
+
+#[cfg(test)]
+pub(crate) mod captured_log;
+pub mod heavy;
+pub mod history;
+pub(crate) mod latency;
+pub(crate) mod metrics;
+pub(crate) mod occupancy;
+pub(crate) mod once_a_minute;
+#[cfg(feature = "otlp")]
+pub mod telemetry;
+#[cfg(not(feature = "otlp"))]
+#[path = "telemetry/off.rs"]
+pub mod telemetry;
+pub mod trace;
+pub mod what_if;

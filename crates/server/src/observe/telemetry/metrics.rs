@@ -1,0 +1,110 @@
+//! Exports what `/metrics` shows, under the same names with a dot after `tidegate`, so that both lead to the same dashboards.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use opentelemetry::{KeyValue, metrics::Meter};
+
+use crate::observe::{
+    latency::LatencyRead,
+    metrics::{Kind, Labels, Sink, Source},
+};
+
+/// The values of all families, read together.
+#[derive(Default)]
+struct Readings(BTreeMap<String, Vec<(Vec<KeyValue>, u64)>>);
+
+/// Where the instruments find their values.
+struct Bridge {
+    sources: Vec<Arc<dyn Source>>,
+    readings: Mutex<Readings>,
+}
+
+impl Bridge {
+    /// The values of a family. Each value is told once: whoever finds none left reads all sources again, so one collection of
+    /// all instruments is one reading.
+    fn take(&self, name: &str) -> Vec<(Vec<KeyValue>, u64)> {
+        let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(values) = readings.0.remove(name) {
+            return values;
+        }
+        *readings = Readings::default();
+        for source in &self.sources {
+            // This sink does not fail.
+            let _ = source.tell(&mut *readings);
+        }
+        readings.0.remove(name).unwrap_or_default()
+    }
+}
+
+impl Sink for Readings {
+    fn family(&mut self, name: &str, _: &str, _: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result {
+        let attributes = |labels: Labels<'_>| {
+            labels
+                .iter()
+                .map(|(name, value)| KeyValue::new((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let values = values.iter().map(|(labels, value)| (attributes(labels), *value)).collect();
+        self.0.insert(name.to_owned(), values);
+        Ok(())
+    }
+
+    fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
+        Ok(())
+    }
+}
+
+/// Makes an instrument for each family.
+struct Instruments<'a> {
+    meter: &'a Meter,
+    bridge: &'a Arc<Bridge>,
+}
+
+impl Sink for Instruments<'_> {
+    fn family(&mut self, name: &str, help: &str, kind: Kind, _: &[(Labels<'_>, u64)]) -> fmt::Result {
+        let (bridge, family) = (Arc::clone(self.bridge), name.to_owned());
+        let full = format!("tidegate.{name}");
+        let help = help.to_owned();
+        // The meter keeps the callbacks.
+        match kind {
+            Kind::Counter => {
+                let instrument = self.meter.u64_observable_counter(full).with_description(help);
+                instrument
+                    .with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a)))
+                    .build();
+            }
+            Kind::Gauge => {
+                let instrument = self.meter.u64_observable_gauge(full).with_description(help);
+                instrument
+                    .with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a)))
+                    .build();
+            }
+            // The resource tells the version.
+            Kind::Info => {}
+        }
+        Ok(())
+    }
+
+    /// Histograms cannot be observed: their buckets are counted already. Requests over HTTP and gRPC have instruments of their own.
+    fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
+        Ok(())
+    }
+}
+
+fn observe(bridge: &Bridge, family: &str, seen: impl Fn(u64, &[KeyValue])) {
+    for (attributes, value) in bridge.take(family) {
+        seen(value, &attributes);
+    }
+}
+
+pub(super) fn export(meter: &Meter, sources: &[Arc<dyn Source>]) {
+    let bridge = Arc::new(Bridge { sources: sources.to_vec(), readings: Mutex::default() });
+    for source in sources {
+        // This sink does not fail.
+        let _ = source.tell(&mut Instruments { meter, bridge: &bridge });
+    }
+}

@@ -1,0 +1,327 @@
+//! A trace of live traffic: of keys chosen by a hash every request that a limit decided, in a bounded ring.
+//!
+//! ```text
+//! decision ─► Tap: is the key chosen? (a hash) ─► one of the rings ─► Recording ─► GET /v1/trace, what_if
+//! ```
+//!
+//! A key is in the trace with all that it asked, or not at all. So a [replay](crate::observe::what_if) of the trace decides on its requests
+//! as a server would that has nothing but these keys. The hash is keyed with random numbers that no answer tells: who reads a
+//! trace cannot find a key by trying names.
+//!
+//! The order of a key's requests is that in which they were counted. Where several threads decide on one key at the same moment,
+//! that may differ from the order of the decisions.
+
+mod recording;
+mod ring;
+
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::{Decision, Nanos};
+use tidegate_limiter::HashKeys;
+
+pub use self::recording::{RecordedLimit, Recording, RecordingError, is_recording};
+use self::ring::{CHUNK_BYTES, Ring};
+
+/// How many bytes a trace takes, unless told otherwise.
+pub const TRACE_BYTES: u64 = 64 << 20;
+/// The least: each ring needs two chunks.
+pub const LEAST_TRACE_BYTES: u64 = 2 * RINGS as u64 * CHUNK_BYTES;
+/// A key is always in the same ring; threads that decide on different keys seldom meet in one.
+const RINGS: usize = 16;
+/// Names of limits that are remembered.
+const MAX_LIMITS: usize = u16::MAX as usize;
+
+/// Which part of all keys is traced: from one in a million to all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyShare {
+    millionths: u32,
+}
+
+impl KeyShare {
+    /// Every key.
+    pub const ALL: Self = Self { millionths: 1_000_000 };
+
+    /// As a number from 0 to 1.
+    #[must_use]
+    pub fn fraction(self) -> f64 {
+        f64::from(self.millionths) / 1e6
+    }
+
+    /// The largest of the hashes (of 63 bits) that are chosen.
+    fn threshold(self) -> u64 {
+        ((u128::from(self.millionths) << 63) / 1_000_000) as u64
+    }
+}
+
+impl FromStr for KeyShare {
+    type Err = ParseKeyShareError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let percent = text.strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
+        #[allow(clippy::cast_sign_loss, reason = "the range is checked")]
+        match percent.map(|percent| (percent * 1e4).round()) {
+            Some(millionths) if (1.0..=1e6).contains(&millionths) => {
+                Ok(Self { millionths: millionths as u32 })
+            }
+            _ => Err(ParseKeyShareError),
+        }
+    }
+}
+
+/// A text is not a share of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a percentage from 0.0001% to 100%, as in 10%")]
+pub struct ParseKeyShareError;
+
+impl fmt::Display for KeyShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", f64::from(self.millionths) / 1e4)
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Verdict {
+    /// Admitted at once.
+    Admitted,
+    /// Admitted after a delay.
+    Delayed,
+    /// Denied.
+    Denied,
+    /// Let through by a shadow limit that would have denied.
+    ShadowDenied,
+    /// Not a request: so much was given back.
+    Refunded,
+}
+
+impl Verdict {
+    pub(crate) fn of(decision: &Decision, is_shadow: bool) -> Self {
+        match (decision.is_denied(), is_shadow) {
+            (true, true) => Self::ShadowDenied,
+            (true, false) => Self::Denied,
+            (false, _) if decision.delay().is_zero() => Self::Admitted,
+            (false, _) => Self::Delayed,
+        }
+    }
+
+    /// Whether the limit denied, or would have.
+    #[must_use]
+    pub const fn is_denied(self) -> bool {
+        matches!(self, Self::Denied | Self::ShadowDenied)
+    }
+}
+
+/// One request of a chosen key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The time that the decision was given, in nanoseconds since the epoch.
+    pub time: u64,
+    /// The hash of the key.
+    pub key: u64,
+    /// What was asked for, or given back.
+    pub cost: u32,
+    /// The number of its limit.
+    pub limit: u16,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// The trace of a server.
+pub struct Trace {
+    share: KeyShare,
+    hash: HashKeys,
+    threshold: u64,
+    max_bytes: u64,
+    /// Whether all states were fresh when it began.
+    fresh: bool,
+    rings: [Mutex<Ring>; RINGS],
+    /// By their numbers.
+    limits: Mutex<Vec<Arc<str>>>,
+}
+
+/// What a trace has at one moment, in order of time. It is complete for the chosen keys from `from` on.
+pub(crate) struct Taken {
+    pub from: u64,
+    pub fresh: bool,
+    pub events: Vec<Event>,
+    pub limits: Vec<Arc<str>>,
+}
+
+impl Trace {
+    /// A trace of this share of all keys, in at most so many bytes (or the least that it needs). `fresh` says that all limits
+    /// begin with it, so that a replay may do the same.
+    #[must_use]
+    pub fn new(share: KeyShare, max_bytes: u64, fresh: bool) -> Self {
+        let max_bytes = max_bytes.max(LEAST_TRACE_BYTES);
+        let chunks = usize::try_from(max_bytes / RINGS as u64 / CHUNK_BYTES).unwrap_or(usize::MAX);
+        Self {
+            share,
+            hash: HashKeys::random(),
+            threshold: share.threshold(),
+            max_bytes,
+            fresh,
+            rings: std::array::from_fn(|_| Mutex::new(Ring::new(chunks))),
+            limits: Mutex::default(),
+        }
+    }
+
+    /// Which part of all keys is traced.
+    #[must_use]
+    pub fn share(&self) -> KeyShare {
+        self.share
+    }
+
+    /// The bytes that the trace takes now, and those that it may.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.rings.iter().map(|ring| lock(ring).bytes()).sum(), self.max_bytes)
+    }
+
+    /// The hash of a key, if it is chosen.
+    #[inline]
+    pub(crate) fn chosen(&self, key: &[u8]) -> Option<u64> {
+        let hash = self.hash.tag(key).get();
+        (hash < self.threshold).then_some(hash)
+    }
+
+    /// What a limit reports its decisions to. `None` where its one key is not for the trace: a global limit would fill the
+    /// trace of a sample of keys alone, or be missing from it by chance.
+    pub(crate) fn tap(self: &Arc<Self>, name: &str, is_global: bool) -> Option<Tap> {
+        if is_global && self.share != KeyShare::ALL {
+            return None;
+        }
+        let mut limits = lock(&self.limits);
+        let number = match limits.iter().position(|known| **known == *name) {
+            Some(number) => number,
+            // Only rules that change their names without end come here.
+            None if limits.len() >= MAX_LIMITS => return None,
+            None => {
+                limits.push(name.into());
+                limits.len() - 1
+            }
+        };
+        Some(Tap { trace: Arc::clone(self), limit: number as u16 })
+    }
+
+    /// All that is there.
+    pub(crate) fn take(&self) -> Taken {
+        let (mut events, mut forgotten) = (Vec::new(), None);
+        for ring in &self.rings {
+            let ring = lock(ring);
+            forgotten = forgotten.max(ring.forgotten());
+            events.reserve(ring.chunks().iter().map(Vec::len).sum());
+            ring.chunks().iter().for_each(|chunk| events.extend_from_slice(chunk));
+        }
+        // What one ring has forgotten is left out of all: each key is complete from the same time on.
+        if let Some(forgotten) = forgotten {
+            events.retain(|event| event.time > forgotten);
+        }
+        // Stable: a key's requests of the same time stay in their order.
+        events.sort_by_key(|event| event.time);
+        let first = events.first().map_or(0, |event| event.time);
+        Taken {
+            from: forgotten.map_or(first, |forgotten| forgotten + 1),
+            fresh: self.fresh && forgotten.is_none(),
+            events,
+            limits: lock(&self.limits).clone(),
+        }
+    }
+}
+
+/// Also of tests: names of limits and chosen hashes are no secrets of a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("share", &self.share).finish_non_exhaustive()
+    }
+}
+
+/// Where a limit reports what it decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Tap {
+    trace: Arc<Trace>,
+    limit: u16,
+}
+
+impl Tap {
+    /// Adds a request, if its key is chosen.
+    #[cold]
+    pub fn see(&self, key: &[u8], cost: u32, verdict: Verdict, now: Nanos) {
+        if let Some(hash) = self.trace.chosen(key) {
+            let event = Event { time: now.get(), key: hash, cost, limit: self.limit, verdict };
+            lock(&self.trace.rings[hash as usize % RINGS]).push(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_read_and_written() {
+        for (text, fraction) in [("10%", 0.1), ("100%", 1.0), ("0.25%", 0.0025), ("0.0001%", 0.000_001)] {
+            let share: KeyShare = text.parse().unwrap();
+            assert_eq!((share.to_string().as_str(), share.fraction()), (text, fraction));
+        }
+        for text in ["", "10", "0%", "101%", "x%", "-1%", "NaN%"] {
+            assert!(text.parse::<KeyShare>().unwrap_err().to_string().contains("as in 10%"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_traced_with_all_it_asked_or_not_at_all() {
+        let trace = Arc::new(Trace::new("10%".parse().unwrap(), 0, true));
+        let tap = trace.tap("a", false).unwrap();
+        for round in 0..20 {
+            for key in 0..1_000 {
+                tap.see(format!("key-{key}").as_bytes(), 1, Verdict::Admitted, Nanos::new(round));
+            }
+        }
+        let taken = trace.take();
+        let chosen = (0..1_000).filter(|key| trace.chosen(format!("key-{key}").as_bytes()).is_some()).count();
+        assert_eq!(taken.events.len(), 20 * chosen);
+        // Ten standard deviations: the hash keys are random.
+        assert!((5..200).contains(&chosen), "{chosen}");
+        assert!(taken.fresh && taken.events.is_sorted_by_key(|event| event.time));
+    }
+
+    #[test]
+    fn what_one_ring_forgot_is_left_out_of_all() {
+        let trace = Arc::new(Trace::new(KeyShare::ALL, 0, true));
+        let tap = trace.tap("a", false).unwrap();
+        // One key fills its ring over and over; others ask once in a while.
+        for time in 0..10_000 {
+            tap.see(b"busy", 1, Verdict::Denied, Nanos::new(time));
+            if time % 100 == 0 {
+                (0..50).for_each(|key: u8| tap.see(&[key], 1, Verdict::Admitted, Nanos::new(time)));
+            }
+        }
+        let taken = trace.take();
+        let busy = trace.chosen(b"busy").unwrap();
+        assert!(!taken.fresh && taken.from > 0);
+        assert!(taken.events.iter().all(|event| event.time >= taken.from));
+        let of_busy = taken.events.iter().filter(|event| event.key == busy).count() as u64;
+        assert_eq!(of_busy, 10_000 - taken.from);
+        let rounds = (taken.from..10_000).filter(|time| time % 100 == 0).count();
+        assert_eq!(taken.events.len() as u64 - of_busy, 50 * rounds as u64);
+        assert!(trace.bytes().0 <= trace.bytes().1);
+    }
+
+    #[test]
+    fn a_global_limit_is_in_a_trace_of_all_keys_alone() {
+        let some = Arc::new(Trace::new("50%".parse().unwrap(), 0, true));
+        assert!(some.tap("a", true).is_none() && some.tap("a", false).is_some());
+        assert!(Arc::new(Trace::new(KeyShare::ALL, 0, true)).tap("a", true).is_some());
+    }
+}

@@ -1,0 +1,82 @@
+//! The newest requests, in bounded memory.
+
+use std::collections::VecDeque;
+
+use super::Event;
+
+/// Events in a chunk. Memory is taken, and events are forgotten, a chunk at a time, so that no decision waits for a large copy.
+const CHUNK: usize = 1_024;
+
+/// What one chunk takes.
+pub(super) const CHUNK_BYTES: u64 = (CHUNK * size_of::<Event>()) as u64;
+
+/// A bounded list that forgets its oldest chunk when it is full.
+#[derive(Debug)]
+pub(super) struct Ring {
+    chunks: VecDeque<Vec<Event>>,
+    /// At least two.
+    most: usize,
+    /// The newest time of what was forgotten.
+    forgotten: Option<u64>,
+}
+
+impl Ring {
+    pub fn new(most: usize) -> Self {
+        Self { chunks: VecDeque::new(), most: most.max(2), forgotten: None }
+    }
+
+    pub fn push(&mut self, event: Event) {
+        match self.chunks.back_mut() {
+            Some(chunk) if chunk.len() < CHUNK => chunk.push(event),
+            _ => {
+                let mut chunk = self.fresh();
+                chunk.push(event);
+                self.chunks.push_back(chunk);
+            }
+        }
+    }
+
+    /// An empty chunk: a new one, or the oldest one.
+    fn fresh(&mut self) -> Vec<Event> {
+        if self.chunks.len() < self.most {
+            return Vec::with_capacity(CHUNK);
+        }
+        let mut oldest = self.chunks.pop_front().unwrap_or_default();
+        self.forgotten = oldest.iter().map(|event| event.time).max().max(self.forgotten);
+        oldest.clear();
+        oldest
+    }
+
+    /// The newest time of what was forgotten; all that came later is there.
+    pub fn forgotten(&self) -> Option<u64> {
+        self.forgotten
+    }
+
+    pub fn chunks(&self) -> &VecDeque<Vec<Event>> {
+        &self.chunks
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.chunks.len() as u64 * CHUNK_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::trace::Verdict;
+
+    #[test]
+    fn the_newest_stay_and_the_bound_holds() {
+        let mut ring = Ring::new(3);
+        for time in 0..10_000 {
+            ring.push(Event { time, key: 1, cost: 1, limit: 0, verdict: Verdict::Admitted });
+            assert!(ring.bytes() <= 3 * CHUNK_BYTES);
+            let kept: usize = ring.chunks().iter().map(Vec::len).sum();
+            let first = ring.chunks()[0][0].time;
+            assert_eq!(first + kept as u64, time + 1, "none is missing between the first and the last");
+            assert_eq!(ring.forgotten(), first.checked_sub(1));
+        }
+        assert!(ring.chunks().iter().map(Vec::len).sum::<usize>() > 2 * CHUNK - 1);
+    }
+}

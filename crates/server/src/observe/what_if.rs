@@ -1,0 +1,493 @@
+//! What other limits would have decided on the requests of a trace, beside what really happened.
+//!
+//! A trace has all requests of the keys in it, so the decisions on these keys are those of a server with the other limits. What
+//! they say about all keys is an estimate: a key is in the trace with probability `p`, independently of others. A sum over all
+//! keys is estimated by the sum over those in the trace divided by `p`, with the variance `(1 - p) / p²` times the sum of squares
+//! (Horvitz and Thompson, 1952). For a number of keys that is the variance of a binomial distribution. The margin is two standard
+//! deviations: of 100 estimates about 95 are within it, if many keys were denied.
+
+use std::{collections::HashMap, time::Duration};
+
+use serde::Serialize;
+use tidegate_core::{Algorithm, Nanos, Policy};
+
+use crate::{
+    observe::trace::{Event, Recording, Verdict},
+    rules::LimitSpec,
+};
+
+/// The denials of one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Denials {
+    /// Denied requests of keys in the trace.
+    pub requests: u64,
+    /// Keys in the trace of which a request was denied.
+    pub keys: u64,
+    /// Of all keys.
+    pub all_requests: Estimate,
+    /// Of all keys.
+    pub all_keys: Estimate,
+}
+
+/// An estimate for all keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Estimate {
+    /// The estimate.
+    pub about: u64,
+    /// Two standard deviations. Of nothing that was seen: what there is at most, in 95 of 100 cases.
+    pub margin: u64,
+}
+
+/// A key of the trace that is denied, or was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WhatIfKey {
+    /// Its hash in the trace.
+    pub hash: String,
+    /// Its name, where the server knew it.
+    pub name: Option<String>,
+    /// Its requests.
+    pub requests: u64,
+    /// How many of them were denied.
+    pub was_denied: u64,
+    /// How many would have been.
+    pub would_deny: u64,
+}
+
+/// What came of one candidate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WhatIf {
+    /// The limit's name.
+    pub limit: String,
+    /// The policy that decided, as rules have it, where the trace knows it.
+    pub was: Option<String>,
+    /// The candidate's.
+    pub candidate: String,
+    /// Requests of keys in the trace.
+    pub requests: u64,
+    /// Keys in the trace that asked this limit.
+    pub keys: u64,
+    /// Keys of this limit in all.
+    pub all_keys: Estimate,
+    /// Which part of all keys is in the trace.
+    pub share: f64,
+    /// What really was denied.
+    pub denied: Denials,
+    /// What the candidate would have denied.
+    pub would_deny: Denials,
+    /// Keys in the trace that were not denied, and would have been.
+    pub newly_denied: u64,
+    /// Keys in the trace that were denied, and would not have been.
+    pub no_longer_denied: u64,
+    /// The keys with the most denials, the candidate's first.
+    pub most_denied: Vec<WhatIfKey>,
+    /// What to know about these numbers.
+    pub notes: Vec<String>,
+}
+
+/// Replays a trace through each of these limits, matched by name. `hash` tells the hash of a key that a rule names, as far as it is
+/// known. Of each limit up to `most` keys are listed.
+#[must_use]
+pub fn what_if(
+    recording: &Recording,
+    candidates: &[LimitSpec],
+    hash: &dyn Fn(&str) -> Option<u64>,
+    most: usize,
+) -> Vec<WhatIf> {
+    let mut of_limit: HashMap<&str, Vec<&Event>> = HashMap::new();
+    for event in &recording.events {
+        of_limit.entry(&recording.limits[usize::from(event.limit)].name).or_default().push(event);
+    }
+    let each = |spec: &LimitSpec| {
+        let mut events = of_limit.get(spec.name.as_str()).cloned().unwrap_or_default();
+        // Stable: each key's requests stay in order of time.
+        events.sort_by_key(|event| event.key);
+        Replay { recording, spec, hash }.run(&events, most)
+    };
+    candidates.iter().map(each).collect()
+}
+
+struct Replay<'a> {
+    recording: &'a Recording,
+    spec: &'a LimitSpec,
+    hash: &'a dyn Fn(&str) -> Option<u64>,
+}
+
+/// How a key of the rules is held.
+enum Own {
+    Policy(Policy),
+    Denied,
+}
+
+/// Sums over keys, with the sums of squares for the margins.
+#[derive(Default)]
+struct Sums {
+    requests: u64,
+    squares: f64,
+    keys: u64,
+}
+
+impl Sums {
+    fn add(&mut self, denied: u64) {
+        self.requests += denied;
+        self.squares += (denied as f64).powi(2);
+        self.keys += u64::from(denied > 0);
+    }
+
+    fn denials(&self, share: f64) -> Denials {
+        Denials {
+            requests: self.requests,
+            keys: self.keys,
+            all_requests: estimate(self.requests, self.squares, share),
+            all_keys: of_keys(self.keys, share),
+        }
+    }
+}
+
+#[allow(clippy::cast_sign_loss, reason = "sums and roots are not negative")]
+fn estimate(sum: u64, squares: f64, share: f64) -> Estimate {
+    let margin = 2.0 * ((1.0 - share) * squares).sqrt() / share;
+    Estimate { about: (sum as f64 / share).round() as u64, margin: margin.ceil() as u64 }
+}
+
+/// A number of keys. If none was seen there may still be some: with 3/p keys, 95 of 100 traces would have one.
+#[allow(clippy::cast_sign_loss, reason = "shares are above zero")]
+fn of_keys(keys: u64, share: f64) -> Estimate {
+    if keys == 0 && share < 1.0 {
+        return Estimate { about: 0, margin: (3.0 / share).ceil() as u64 };
+    }
+    estimate(keys, keys as f64, share)
+}
+
+impl Replay<'_> {
+    fn run(&self, events: &[&Event], most: usize) -> WhatIf {
+        let Self { recording, spec, .. } = self;
+        let recorded = recording.limits.iter().find(|limit| limit.name == spec.name);
+        let share = recording.share.fraction();
+        let mut notes = self.notes(recorded.is_some(), events);
+        let mut told = WhatIf {
+            limit: spec.name.clone(),
+            was: recorded.and_then(|limit| limit.rule.clone()),
+            candidate: spec.policy.to_string(),
+            requests: 0,
+            keys: 0,
+            all_keys: Estimate::default(),
+            share,
+            denied: Denials::default(),
+            would_deny: Denials::default(),
+            newly_denied: 0,
+            no_longer_denied: 0,
+            most_denied: Vec::new(),
+            notes: Vec::new(),
+        };
+        let policy = match spec.policy.policy() {
+            Ok(policy) if spec.policy.algorithm.limits_rate() => policy,
+            Ok(_) => {
+                notes.push("it limits what is in flight, which is not replayed".to_owned());
+                return WhatIf { notes, ..told };
+            }
+            Err(error) => {
+                notes.push(error.to_string());
+                return WhatIf { notes, ..told };
+            }
+        };
+        let own = self.own(&mut notes);
+        let since = self.counted_since(&mut notes);
+        let (mut was, mut would) = (Sums::default(), Sums::default());
+        for events in events.chunk_by(|one, other| one.key == other.key) {
+            let key = self.key(events, policy, own.get(&events[0].key), since);
+            if key.requests == 0 {
+                continue;
+            }
+            told.keys += 1;
+            told.requests += key.requests;
+            told.newly_denied += u64::from(key.was_denied == 0 && key.would_deny > 0);
+            told.no_longer_denied += u64::from(key.was_denied > 0 && key.would_deny == 0);
+            was.add(key.was_denied);
+            would.add(key.would_deny);
+            if key.was_denied > 0 || key.would_deny > 0 {
+                told.most_denied.push(key);
+            }
+        }
+        told.most_denied.sort_by(|one, other| {
+            (other.would_deny, other.was_denied).cmp(&(one.would_deny, one.was_denied))
+        });
+        told.most_denied.truncate(most);
+        WhatIf {
+            all_keys: of_keys(told.keys, share),
+            denied: was.denials(share),
+            would_deny: would.denials(share),
+            notes,
+            ..told
+        }
+    }
+
+    /// Replays the requests of one key. What came before `since` makes the state, and is not counted.
+    fn key(&self, events: &[&Event], policy: Policy, own: Option<&Own>, since: u64) -> WhatIfKey {
+        let policy = if let Some(Own::Policy(own)) = own { *own } else { policy };
+        let is_denied = matches!(own, Some(Own::Denied));
+        let mut state = vec![0; policy.words()];
+        let hash = events[0].key;
+        let mut told = WhatIfKey {
+            hash: format!("{hash:016x}"),
+            name: self.recording.names.get(&hash).cloned(),
+            requests: 0,
+            was_denied: 0,
+            would_deny: 0,
+        };
+        for event in events {
+            let now = Nanos::new(event.time);
+            if event.verdict == Verdict::Refunded {
+                policy.refund(&mut state, now, event.cost);
+                continue;
+            }
+            let would_deny = is_denied || policy.decide(&mut state, now, event.cost).is_denied();
+            if event.time >= since {
+                told.requests += 1;
+                told.was_denied += u64::from(event.verdict.is_denied());
+                told.would_deny += u64::from(would_deny);
+            }
+        }
+        told
+    }
+
+    /// The keys that the rules name, by their hashes.
+    fn own(&self, notes: &mut Vec<String>) -> HashMap<u64, Own> {
+        let (mut own, mut unknown) = (HashMap::new(), 0);
+        for (key, policy) in &self.spec.overrides {
+            match ((self.hash)(key), policy.policy()) {
+                (Some(hash), Ok(policy)) => drop(own.insert(hash, Own::Policy(policy))),
+                _ => unknown += 1,
+            }
+        }
+        for key in &self.spec.deny {
+            match (self.hash)(key) {
+                Some(hash) => drop(own.insert(hash, Own::Denied)),
+                None => unknown += 1,
+            }
+        }
+        if unknown > 0 {
+            notes.push(format!(
+                "{unknown} keys that the rules name are not known to the trace, and are held to the limit's own policy if they are in it"
+            ));
+        }
+        own
+    }
+
+    /// Where a trace begins in the middle of traffic, one window makes the states.
+    fn counted_since(&self, notes: &mut Vec<String>) -> u64 {
+        let Recording { from, until, fresh, .. } = *self.recording;
+        let window = self.spec.policy.window.unwrap_or_default();
+        if fresh {
+            return from;
+        }
+        let nanos = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
+        let since = from.saturating_add(nanos);
+        let span = Duration::from_nanos(until.saturating_sub(from));
+        if span >= 2 * window {
+            notes.push(format!("the first {window:?} of the trace make the states and are not counted"));
+            return since;
+        }
+        notes.push(format!(
+            "the trace spans {span:.0?}, less than two windows of {window:?}: keys begin fresh in it, so the candidate would have \
+             denied more. Trace for longer (--trace-memory)"
+        ));
+        from
+    }
+
+    fn notes(&self, is_known: bool, events: &[&Event]) -> Vec<String> {
+        let mut notes = Vec::new();
+        let spec = self.spec;
+        if !is_known || events.is_empty() {
+            let why = if spec.global {
+                "; a global limit is in a trace of all keys alone (--trace-keys 100%)"
+            } else {
+                ""
+            };
+            notes.push(format!("the trace has no request to a limit of this name{why}"));
+        }
+        if spec.shadow {
+            notes.push("it is a shadow limit: what is denied here would only be counted".to_owned());
+        }
+        let refunds = events.iter().filter(|event| event.verdict == Verdict::Refunded).count();
+        if refunds > 0 {
+            notes.push(format!(
+                "{refunds} refunds are given back here, too, also of what the candidate denied"
+            ));
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        observe::trace::{KeyShare, RecordedLimit},
+        rules,
+    };
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn specs(text: &str) -> Vec<LimitSpec> {
+        rules::parse(text).unwrap().limits
+    }
+
+    fn recording(share: &str, events: &[(u64, u64, Verdict)]) -> Recording {
+        let limit = RecordedLimit { name: "a".to_owned(), rule: None, requests: None, denied: None };
+        let event = |&(time, key, verdict)| Event { time: time * SECOND, key, cost: 1, limit: 0, verdict };
+        let events: Vec<Event> = events.iter().map(event).collect();
+        Recording {
+            share: share.parse().unwrap(),
+            fresh: true,
+            from: 0,
+            until: events.last().map_or(0, |event| event.time),
+            limits: vec![limit],
+            names: [(1, "alice".to_owned())].into(),
+            events,
+            is_cut: false,
+        }
+    }
+
+    fn one(recording: &Recording, rules: &str) -> WhatIf {
+        what_if(recording, &specs(rules), &|name| (name == "alice").then_some(1), 10).remove(0)
+    }
+
+    #[test]
+    fn a_candidate_is_shown_beside_what_happened() {
+        use Verdict::{Admitted, Denied};
+        let trace = recording(
+            "100%",
+            &[
+                (1, 1, Admitted),
+                (2, 1, Admitted),
+                (2, 2, Admitted),
+                (3, 1, Denied),
+                (4, 3, Denied),
+                (5, 2, Admitted),
+            ],
+        );
+        let told = one(&trace, "limits: [{name: a, limit: 1/10s, algorithm: sliding-log}]");
+        assert_eq!((told.requests, told.keys), (6, 3));
+        assert_eq!((told.denied.requests, told.denied.keys), (2, 2));
+        assert_eq!((told.would_deny.requests, told.would_deny.keys), (3, 2));
+        assert_eq!((told.newly_denied, told.no_longer_denied), (1, 1));
+        assert_eq!(told.would_deny.all_requests, Estimate { about: 3, margin: 0 }, "all keys are in it");
+        let first = &told.most_denied[0];
+        assert_eq!((first.name.as_deref(), first.was_denied, first.would_deny), (Some("alice"), 1, 2));
+        assert_eq!(told.most_denied.len(), 3);
+        assert!(told.notes.is_empty(), "{:?}", told.notes);
+        // A key with a policy of its own, and one that is denied for good.
+        let told = one(
+            &trace,
+            "limits: [{name: a, limit: 1/10s, algorithm: sliding-log, overrides: {alice: {limit: 3/10s}}, deny: [mallory]}]",
+        );
+        assert_eq!(told.would_deny.requests, 1);
+        assert!(told.notes[0].starts_with("1 keys that the rules name are not known"), "{:?}", told.notes);
+        let told = one(&trace, "limits: [{name: a, limit: 9/10s, deny: [alice]}]");
+        assert_eq!((told.would_deny.requests, told.would_deny.keys), (3, 1));
+    }
+
+    #[test]
+    fn a_trace_that_begins_in_the_middle_gives_one_window_to_the_states() {
+        let mut trace = recording(
+            "100%",
+            &[(0, 1, Verdict::Admitted), (9, 1, Verdict::Denied), (20, 1, Verdict::Admitted)],
+        );
+        trace.fresh = false;
+        let rules = "limits: [{name: a, limit: 1/10s, algorithm: sliding-log}]";
+        let told = one(&trace, rules);
+        assert_eq!((told.requests, told.denied.requests, told.would_deny.requests), (1, 0, 0));
+        assert!(told.notes[0].contains("first 10s"), "{:?}", told.notes);
+        trace.until = 15 * SECOND;
+        let told = one(&trace, rules);
+        assert_eq!((told.requests, told.would_deny.requests), (3, 1));
+        assert!(told.notes[0].contains("less than two windows"), "{:?}", told.notes);
+    }
+
+    #[test]
+    fn a_limit_that_is_not_in_the_trace_says_so() {
+        let trace = recording("10%", &[(1, 1, Verdict::Admitted)]);
+        let told = what_if(
+            &trace,
+            &specs(
+                "limits: [{name: b, limit: 1/1s, global: true, shadow: true}, {name: a, limit: 1, algorithm: concurrency}]",
+            ),
+            &|_| None,
+            1,
+        );
+        assert!(
+            told[0].notes[0].contains("--trace-keys 100%") && told[0].notes[1].contains("shadow"),
+            "{told:?}"
+        );
+        assert!(told[1].notes[0].contains("in flight") && told[1].requests == 0, "{told:?}");
+        let none = one(&trace, "limits: [{name: a, limit: 9/1s}]");
+        assert_eq!(
+            none.would_deny.all_keys,
+            Estimate { about: 0, margin: 30 },
+            "none seen is not none at all"
+        );
+    }
+
+    /// Traces of a part of the keys tell about all of them: in about 95 of 100 cases the truth is within the margin.
+    #[test]
+    fn the_margin_holds_as_often_as_it_says() {
+        let keys = 2_000_u64;
+        // Key `k` asks up to eight times in a second, of which the candidate admits four.
+        let asks = |key: u64| 1 + key % 8;
+        let truth: u64 = (0..keys).map(|key| asks(key).saturating_sub(4)).sum();
+        let denied_keys = (0..keys).filter(|key| asks(*key) > 4).count() as u64;
+        let share: KeyShare = "10%".parse().unwrap();
+        let (mut within_requests, mut within_keys) = (0, 0);
+        for _ in 0..100 {
+            let trace = Arc::new(crate::observe::trace::Trace::new(share, 0, true));
+            let chosen: Vec<u64> =
+                (0..keys).filter(|key| trace.chosen(&key.to_le_bytes()).is_some()).collect();
+            let mut events: Vec<(u64, u64, Verdict)> = Vec::new();
+            for key in chosen {
+                events.extend((0..asks(key)).map(|_| (1, key, Verdict::Admitted)));
+            }
+            let told =
+                one(&recording("10%", &events), "limits: [{name: a, limit: 4/1h, algorithm: sliding-log}]");
+            let holds =
+                |estimate: Estimate, truth: u64| u32::from(estimate.about.abs_diff(truth) <= estimate.margin);
+            within_requests += holds(told.would_deny.all_requests, truth);
+            within_keys += holds(told.would_deny.all_keys, denied_keys);
+        }
+        // 95 of 100 are expected, with a standard deviation of 2; the hash keys are random.
+        assert!((80..=100).contains(&within_requests), "{within_requests}");
+        assert!((80..=100).contains(&within_keys), "{within_keys}");
+    }
+
+    proptest! {
+        /// The policy that decided says in a replay what it said then.
+        #[test]
+        fn the_same_limit_denies_the_same(
+            steps in prop::collection::vec((0_u64..3, 0_u64..4, 1_u32..4, prop::bool::weighted(0.1)), 1..200),
+            algorithm in prop::sample::select(vec!["sliding-log", "token-bucket", "fixed-window", "sliding-window"]),
+        ) {
+            let text = format!("limits: [{{name: a, limit: 5/4s, algorithm: {algorithm}}}]");
+            let policy = specs(&text)[0].policy.policy().unwrap();
+            let mut states: HashMap<u64, Vec<u64>> = HashMap::new();
+            let (mut time, mut events) = (0, Vec::new());
+            for (gap, key, cost, is_refund) in steps {
+                time += gap * SECOND;
+                let state = states.entry(key).or_insert_with(|| vec![0; policy.words()]);
+                let verdict = if is_refund {
+                    policy.refund(state, Nanos::new(time), cost);
+                    Verdict::Refunded
+                } else {
+                    Verdict::of(&policy.decide(state, Nanos::new(time), cost), false)
+                };
+                events.push(Event { time, key, cost, limit: 0, verdict });
+            }
+            let trace = Recording { until: time, events, ..recording("100%", &[]) };
+            let told = one(&trace, &text);
+            prop_assert_eq!(told.denied, told.would_deny);
+            prop_assert_eq!((told.newly_denied, told.no_longer_denied), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The rules file as operators read and change it over HTTP.
+//!
+//! A change is written beside the file and then takes its name, so that a reader finds one or the other, whole. What the file was
+//! before stays beside it as `FILE.previous`. A change names the version that it was made from, and is refused for another one.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use ring::digest::{SHA256, digest};
+use tidegate_core::Nanos;
+
+use crate::{
+    rules::{self, EXAMPLE, Keeping, Problem, RulesError},
+    serve::sources::Sources,
+};
+
+/// The file behind a server's rules.
+pub(crate) struct RulesFile {
+    sources: Sources,
+    /// Whether it may be changed here (`--rules-writable`).
+    is_writable: bool,
+    /// One change at a time; who made the last one, and when.
+    last: Mutex<Option<(String, Nanos)>>,
+}
+
+/// The file at one moment.
+pub(crate) struct Text {
+    pub text: String,
+    /// Tells it from every other text.
+    pub version: String,
+}
+
+/// Why a change was not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SaveError {
+    #[error("the rules file cannot be changed here: start the server with --rules-writable")]
+    NotWritable,
+    #[error("these are the built-in rules; start the server with --rules FILE --rules-writable")]
+    BuiltIn,
+    #[error(
+        "the file has been changed by somebody else since you read it: load it again, and make your change in that"
+    )]
+    Changed,
+    #[error("{}", words(.0))]
+    Mistakes(Vec<Problem>),
+    #[error("{0}")]
+    Rejected(#[from] RulesError),
+    #[error("{path}: {1}; the file is as it was", path = .0.display())]
+    Io(PathBuf, #[source] io::Error),
+}
+
+fn words(mistakes: &[Problem]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl RulesFile {
+    pub fn new(sources: Sources, is_writable: bool) -> Self {
+        Self { sources, is_writable, last: Mutex::default() }
+    }
+
+    /// Where it is; `None` where the rules are built in, or come from Envoy's configuration alone.
+    pub fn path(&self) -> Option<&Path> {
+        self.sources.rules.as_deref()
+    }
+
+    /// Whether it may be changed here.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable && self.path().is_some()
+    }
+
+    /// Who changed it here last, and when.
+    pub fn last(&self) -> Option<(String, Nanos)> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The file as it is now.
+    ///
+    /// # Errors
+    /// When it cannot be read, is too large, or is not UTF-8.
+    pub fn read(&self) -> Result<Text, RulesError> {
+        let text = match (self.path(), &self.sources.envoy) {
+            (Some(path), _) => rules::read_text(path)?,
+            (None, Some(_)) => String::new(),
+            (None, None) => EXAMPLE.to_owned(),
+        };
+        Ok(Text { version: version(text.as_bytes()), text })
+    }
+
+    /// What is wrong with a text that is to be the file; else how many limits the server would have.
+    ///
+    /// # Errors
+    /// When the other files, which limits come from, too, cannot be read.
+    pub fn check(&self, text: &str, keeping: Keeping) -> Result<Result<usize, Vec<Problem>>, RulesError> {
+        match self.sources.with_rules(text, keeping) {
+            Ok(loaded) => Ok(Ok(loaded.rules.limits.len())),
+            Err(RulesError::Invalid { problems, .. }) => Ok(Err(problems)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts a text in the file's place, if the file still has this version. The path of what it was before.
+    ///
+    /// # Errors
+    /// See [`SaveError`]. The file is then as it was.
+    pub fn save(
+        &self,
+        text: &str,
+        version: &str,
+        keeping: Keeping,
+        (who, now): (&str, Nanos),
+    ) -> Result<PathBuf, SaveError> {
+        let path = self.path().ok_or(SaveError::BuiltIn)?;
+        if !self.is_writable {
+            return Err(SaveError::NotWritable);
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.read()?.version != version {
+            return Err(SaveError::Changed);
+        }
+        self.check(text, keeping)?.map_err(SaveError::Mistakes)?;
+        // A link stays a link: what it leads to is changed.
+        let path = path.canonicalize().map_err(|error| SaveError::Io(path.to_owned(), error))?;
+        let previous = beside(&path, ".previous");
+        let written = write(&path, &previous, text, || Ok(self.read()?.version == version));
+        match written {
+            Ok(true) => {
+                *last = Some((who.to_owned(), now));
+                Ok(previous)
+            }
+            Ok(false) => Err(SaveError::Changed),
+            Err(error) => Err(SaveError::Io(path, error)),
+        }
+    }
+}
+
+/// Writes the text beside the file, keeps the old file, and puts the new one in its place, unless `is_same` says that it changed
+/// meanwhile. Between that question and the new name lies one system call: an editor that saves in this moment has its text in
+/// the previous file.
+fn write(
+    path: &Path,
+    previous: &Path,
+    text: &str,
+    is_same: impl FnOnce() -> Result<bool, RulesError>,
+) -> io::Result<bool> {
+    let new = beside(path, ".new");
+    let placed = (|| {
+        // What a crash left of an earlier change.
+        remove(&new)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.set_permissions(fs::metadata(path)?.permissions())?;
+        file.sync_all()?;
+        remove(previous)?;
+        if fs::hard_link(path, previous).is_err() {
+            // Not every file system has links.
+            fs::copy(path, previous)?;
+        }
+        if !is_same().map_err(io::Error::other)? {
+            return Ok(false);
+        }
+        fs::rename(&new, path)?;
+        // The new name is safe once its directory is.
+        File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+        Ok(true)
+    })();
+    if !matches!(placed, Ok(true)) {
+        // It may not be there.
+        let _ = fs::remove_file(&new);
+    }
+    placed
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}
+
+fn version(text: &[u8]) -> String {
+    let first = digest(&SHA256, text).as_ref().first_chunk().map_or(0, |half| u128::from_be_bytes(*half));
+    format!("{first:032x}")
+}

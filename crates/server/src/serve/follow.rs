@@ -1,0 +1,85 @@
+//! Reloads certificates and the access file when they change.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tidegate_config::file::{Look, Watch};
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{listen::security::ListenerSecurity, observe::metrics::Events};
+
+/// The maximum size of a file of certificates or clients.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Follows the files of `security` until the future is dropped. A change of `orders` forces a reload.
+pub(crate) async fn follow(
+    security: ListenerSecurity,
+    look: Duration,
+    mut orders: watch::Receiver<u64>,
+    events: Arc<Events>,
+) {
+    let watch = |paths: Vec<PathBuf>| Watch::new(move || Some(paths.clone()), MAX_BYTES);
+    let tls = security.tls.as_ref().map(|tls| watch(tls.files().paths()));
+    let access = security.access.path().map(|path| watch(vec![path.clone()]));
+    if tls.is_none() && access.is_none() {
+        return;
+    }
+    let mut watches = (tls, access);
+    let mut looks = interval(look.max(Duration::from_millis(1)));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let is_ordered = tokio::select! {
+            changed = orders.changed() => match changed {
+                Ok(()) => true,
+                Err(_) => return,
+            },
+            _ = looks.tick() => false,
+        };
+        let (its, counts) = (security.clone(), Arc::clone(&events));
+        // A file system may hang. Meanwhile the loaded files stay in force.
+        let step = spawn_blocking(move || {
+            let is_due = |watch: &mut Watch| {
+                if is_ordered {
+                    watch.catch_up();
+                }
+                is_ordered || watch.look() == Look::Changed
+            };
+            if let (Some(watch), Some(tls)) = (&mut watches.0, &its.tls)
+                && is_due(watch)
+            {
+                let done = tls.reload().map_err(|error| error.to_string());
+                tell("certificates", done.map(|()| None), &counts.certificate_loads);
+            }
+            if let Some(watch) = &mut watches.1
+                && is_due(watch)
+            {
+                let done = its.access.reload().map(Some).map_err(|error| error.to_string());
+                tell("access file", done, &counts.access_loads);
+            }
+            watches
+        });
+        let Ok(looked) = step.await else { return };
+        watches = looked;
+    }
+}
+
+fn tell(what: &str, done: Result<Option<usize>, String>, counts: &[std::sync::atomic::AtomicU64; 2]) {
+    let [loaded, refused] = counts;
+    match done {
+        Ok(clients) => {
+            loaded.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(clients, "{what} loaded");
+        }
+        Err(error) => {
+            refused.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(%error, "{what} rejected; the previous one stays in force");
+        }
+    }
+}

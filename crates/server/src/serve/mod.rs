@@ -1,0 +1,12 @@
+//! Starting, reloading and stopping the server, and the state that outlives it.
+
+pub(crate) mod follow;
+pub(crate) mod open_files;
+pub(crate) mod options;
+pub(crate) mod reload;
+pub(crate) mod server;
+pub(crate) mod shutdown;
+pub(crate) mod sources;
+pub(crate) mod start_error;
+pub(crate) mod state;
+pub(crate) mod state_file;

@@ -1,0 +1,155 @@
+//! The options of a server.
+
+use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
+
+use tidegate_redis::Timeout;
+
+use crate::{
+    decide::throttle::ThrottleAllowed,
+    envoy::decide::Consume,
+    listen::tls::TlsFiles,
+    observe::{
+        heavy::TOP_KEYS,
+        history::HISTORY_BYTES,
+        telemetry::Telemetry,
+        trace::{KeyShare, TRACE_BYTES},
+    },
+};
+
+/// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that the system chooses the
+/// ports.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The address for HTTP; `None` turns it off.
+    pub http: Option<String>,
+    /// The address for the Redis protocol; `None` turns it off.
+    pub resp: Option<String>,
+    /// The address for gRPC, for Envoy; `None` turns it off. Needs the crate's feature `grpc`.
+    pub grpc: Option<String>,
+    /// The address for HAProxy's SPOE; `None` turns it off.
+    pub spoe: Option<String>,
+    /// The address of the control plane (metrics, rules, blocks, resets); `None` turns it off.
+    pub admin: Option<String>,
+    /// The certificates for TLS on all listeners; `None` turns TLS off.
+    pub tls: Option<TlsFiles>,
+    /// The access file; `None` gives all clients the default rights.
+    pub access: Option<PathBuf>,
+    /// Allow addresses that other machines can reach without TLS or without credentials.
+    pub insecure: bool,
+    /// The rules file; `None` for the built-in example, or for no rules if `envoy_config` is set.
+    pub rules: Option<PathBuf>,
+    /// Whether operators may change the rules file over HTTP.
+    pub rules_writable: bool,
+    /// A file or a directory with the configuration of Envoy's rate limit service.
+    pub envoy_config: Option<PathBuf>,
+    /// What a denied request from Envoy consumes.
+    pub envoy_consume: Consume,
+    /// Whether Envoy adds the header fields `RateLimit` and `RateLimit-Policy` to responses.
+    pub envoy_headers: bool,
+    /// The maximum number of keys of each limit without its own bound.
+    pub max_keys: usize,
+    /// The maximum bytes for the states of all limits together, divided by use; `None` for the value in the rules, or else
+    /// `max_keys` for each limit.
+    pub max_memory: Option<u64>,
+    /// The number of keys that each count of a limit's heavy keys tracks by name; 0 for none.
+    pub top_keys: usize,
+    /// The maximum bytes for the history of decisions; 0 keeps none.
+    pub history_memory: u64,
+    /// The share of all keys that is traced; `None` for no trace.
+    pub trace_keys: Option<KeyShare>,
+    /// The maximum size of the trace in bytes; a reader needs as much again.
+    pub trace_memory: u64,
+    /// The address of a store over which servers share their limits; `None` keeps them in memory.
+    pub store: Option<String>,
+    /// The store's password, if it is not in the address.
+    pub store_password: Option<String>,
+    /// The minimum number of servers that share the store. While it is down, each server admits its share of the limits.
+    pub nodes: u32,
+    /// The name under which servers that share the store see this one; `None` for the machine's and the process's number.
+    pub name: Option<String>,
+    /// The prefix of the keys in the store. Servers with the same prefix share their limits.
+    pub store_prefix: String,
+    /// The deadline of a decision by the store, unless the limit sets its own.
+    pub store_deadline: Timeout,
+    /// The state file, which keeps the state across a restart. With a store, it keeps only the number of servers.
+    pub state: Option<PathBuf>,
+    /// The interval between writes of the state.
+    pub state_interval: Duration,
+    /// The interval between checks of the rules file. A change is loaded when two checks agree on it.
+    pub reload_interval: Duration,
+    /// The password for `AUTH` over RESP.
+    pub resp_password: Option<String>,
+    /// The number of threads that serve RESP.
+    pub resp_threads: usize,
+    /// A RESP connection without a command for this long is closed; zero means never.
+    pub resp_idle_timeout: Duration,
+    /// The maximum number of connections of each protocol. Above it, the connection that was idle longest is closed.
+    pub max_connections: usize,
+    /// The directory that keeps the flow rules that operators push to programs; `None` to keep them in memory.
+    pub flow_rules: Option<PathBuf>,
+    /// The maximum number of connections of each client address on each listener (for IPv6 of each /64 network); `None` for no
+    /// bound.
+    pub max_connections_per_peer: Option<usize>,
+    /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`, `spoe`, `admin`).
+    pub sockets: Vec<(String, Arc<TcpListener>)>,
+    /// How long an HTTP client may read nothing of its response.
+    pub http_write_timeout: Duration,
+    /// Origins of web pages that may send HTTP requests, as in `https://ops.example.com`.
+    pub http_origins: Vec<String>,
+    /// Names that the control plane answers to where it asks for no credentials, beside IP addresses and `localhost`.
+    pub admin_hosts: Vec<String>,
+    /// The buckets that `CL.THROTTLE` may use.
+    pub throttle: ThrottleAllowed,
+    /// How long requests in progress may take when the server stops.
+    pub grace: Duration,
+    /// Sends metrics and traces to a collector; `None` for not at all. Needs the crate's feature `otlp`. Whoever started it stops it.
+    pub telemetry: Option<Arc<Telemetry>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            http: Some("127.0.0.1:0".to_owned()),
+            resp: Some("127.0.0.1:0".to_owned()),
+            grpc: None,
+            spoe: None,
+            admin: Some("127.0.0.1:0".to_owned()),
+            tls: None,
+            access: None,
+            insecure: false,
+            rules: None,
+            rules_writable: false,
+            envoy_config: None,
+            envoy_consume: Consume::default(),
+            envoy_headers: false,
+            max_keys: 1 << 20,
+            max_memory: None,
+            top_keys: TOP_KEYS,
+            history_memory: HISTORY_BYTES,
+            trace_keys: None,
+            trace_memory: TRACE_BYTES,
+            store: None,
+            store_password: None,
+            nodes: 1,
+            name: None,
+            store_prefix: "tidegate".to_owned(),
+            store_deadline: Timeout::USUAL,
+            state: None,
+            state_interval: Duration::from_secs(30),
+            reload_interval: Duration::from_secs(1),
+            resp_password: None,
+            resp_threads: 1,
+            resp_idle_timeout: Duration::ZERO,
+            flow_rules: None,
+            max_connections: 10_000,
+            max_connections_per_peer: None,
+            sockets: Vec::new(),
+            http_write_timeout: Duration::from_secs(10),
+            http_origins: Vec::new(),
+            admin_hosts: Vec::new(),
+            throttle: ThrottleAllowed::default(),
+            grace: Duration::from_secs(10),
+            telemetry: None,
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Reloads the rules while the server runs: all of them or none, with one log line in either case.
+//!
+//! Nothing here runs on the server's main loop, because a file system may hang. A step that takes too long is logged, and the
+//! next one begins only after it has ended.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tidegate_config::file::{Look, Watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use crate::{
+    decide::service::{InForce, Service},
+    observe::metrics::Events,
+    rules::{self, RulesError},
+    serve::sources::{Loaded, Sources},
+};
+
+/// After this long, a file that does not respond is logged.
+const SLOW: Duration = Duration::from_secs(10);
+
+/// A request to reload the rules now, and the receiver of the result.
+pub(crate) type ReloadOrder = Option<oneshot::Sender<Reloaded>>;
+
+/// The result of reloading the rules.
+#[derive(Debug)]
+pub(crate) enum Reloaded {
+    /// The rules are in force, with this many limits.
+    Loaded { limits: usize },
+    /// The rules were rejected for these reasons; the previous ones stay active.
+    Rejected { problems: Vec<String> },
+    /// There is no file, only the built-in rules.
+    BuiltIn,
+}
+
+/// Loads rules into a service and returns the number of limits.
+type Load = dyn Fn(&Service) -> Result<usize, RulesError> + Send + Sync;
+
+/// Follows the files with a server's limits.
+pub(crate) struct Reload {
+    sources: Sources,
+    /// `None` for the built-in rules, which do not change.
+    watch: Option<Watch>,
+    load: Arc<Load>,
+    slow: Duration,
+    events: Arc<Events>,
+    /// How often the file was loaded or rejected.
+    attempts: watch::Sender<u64>,
+}
+
+impl Reload {
+    /// Must be created before the file is loaded for the first time, so that no change is missed.
+    pub fn new(sources: Sources, events: Arc<Events>) -> Self {
+        let from = sources.clone();
+        let load = move |service: &Service| {
+            let Loaded { rules, domains } = from.load(service.keeping())?;
+            let before = service.in_force();
+            let limits = before.limits().follow(rules, service.now())?;
+            let count = limits.limits().len();
+            service.set_limits(InForce::new(limits, domains, Some(&before)));
+            Ok(count)
+        };
+        let load = Arc::new(load);
+        let watch = (!sources.paths().is_empty()).then(|| sources.watch());
+        Self { sources, watch, load, slow: SLOW, events, attempts: watch::Sender::new(0) }
+    }
+
+    /// Signals each attempt to load the file, successful or not, with the number of attempts so far.
+    pub fn attempts(&self) -> watch::Receiver<u64> {
+        self.attempts.subscribe()
+    }
+
+    /// Loads the file whenever it has changed or a request arrives, until the sender is dropped.
+    pub async fn follow(
+        mut self,
+        service: Arc<Service>,
+        look: Duration,
+        mut orders: mpsc::Receiver<ReloadOrder>,
+    ) {
+        let mut looks = interval(look.max(Duration::from_millis(1)));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let order = tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => Some(order),
+                    None => return,
+                },
+                _ = looks.tick() => None,
+            };
+            let reloaded = self.step(&service, order.is_some()).await;
+            if let (Some(Some(asked)), Some(reloaded)) = (order, reloaded) {
+                // The receiver may be gone.
+                let _ = asked.send(reloaded);
+            }
+        }
+    }
+
+    /// Checks the file, and loads it if it has changed or a reload was requested.
+    async fn step(&mut self, service: &Arc<Service>, is_ordered: bool) -> Option<Reloaded> {
+        let Some(mut watch) = self.watch.take() else {
+            if is_ordered {
+                tracing::info!("nothing to reload: these are the built-in rules; start with --rules FILE");
+            }
+            return Some(Reloaded::BuiltIn);
+        };
+        let (load, its) = (Arc::clone(&self.load), Arc::clone(service));
+        let mut work = spawn_blocking(move || {
+            if is_ordered {
+                watch.catch_up();
+            }
+            let is_due = is_ordered || watch.look() == Look::Changed;
+            let loaded = is_due.then(|| load(&its));
+            (watch, loaded)
+        });
+        let done = if let Ok(done) = timeout(self.slow, &mut work).await {
+            done
+        } else {
+            tracing::error!(
+                file = %self.sources,
+                "cannot read the rules: the file system does not respond; the previous rules stay active",
+            );
+            self.refused();
+            work.await
+        };
+        let Ok((watch, loaded)) = done else {
+            // A panic has already logged itself, and the previous rules are still in force.
+            self.watch = Some(self.sources.watch());
+            self.refused();
+            return None;
+        };
+        self.watch = Some(watch);
+        match loaded {
+            Some(Ok(limits)) => {
+                self.events.reloads.fetch_add(1, Ordering::Relaxed);
+                self.events.set_rejected(Vec::new());
+                self.events.rules_loaded_at.store(service.now().get(), Ordering::Relaxed);
+                tracing::info!(file = %self.sources, limits, "rules loaded");
+                self.attempts.send_modify(|attempts| *attempts += 1);
+                Some(Reloaded::Loaded { limits })
+            }
+            Some(Err(error)) => {
+                tell(&self.sources, &error);
+                let problems: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
+                self.events.set_rejected(problems.clone());
+                self.refused();
+                Some(Reloaded::Rejected { problems })
+            }
+            None => None,
+        }
+    }
+
+    fn refused(&self) {
+        self.events.reloads_refused.fetch_add(1, Ordering::Relaxed);
+        self.attempts.send_modify(|attempts| *attempts += 1);
+    }
+}
+
+fn tell(sources: &Sources, error: &RulesError) {
+    if let RulesError::Several { errors } = error {
+        return errors.iter().for_each(|error| tell(sources, error));
+    }
+    let file = match error {
+        RulesError::Invalid { path: Some(path), .. } | RulesError::Read { path, .. } => {
+            path.display().to_string()
+        }
+        _ => sources.to_string(),
+    };
+    let first = error.problems().first();
+    let problems: Vec<String> = error.problems().iter().skip(1).map(ToString::to_string).collect();
+    tracing::error!(
+        file,
+        line = first.and_then(rules::Problem::line),
+        reason = first.map_or_else(|| error.to_string(), |first| first.what().to_owned()),
+        mend = first.and_then(rules::Problem::mending),
+        further = (!problems.is_empty()).then(|| problems.join(" | ")),
+        "rules rejected; the previous rules stay active",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc as blocking};
+
+    use tidegate_core::{ManualClock, Nanos};
+
+    use super::*;
+    use crate::decide::{limits::Limits, throttle::Throttle};
+
+    #[tokio::test]
+    async fn a_file_system_that_hangs_is_logged_and_blocks_nothing() {
+        let limits = Limits::new(rules::example(), 10, |_| None, Nanos::ZERO).unwrap();
+        let throttle = Throttle::new(10, None).unwrap();
+        let service = Arc::new(Service::new(limits, throttle, Arc::new(ManualClock::default())));
+        let events = Arc::new(Events::default());
+        let (answer, hung) = blocking::channel::<()>();
+        let hung = Mutex::new(hung);
+        let sources = Sources { rules: Some("/nonexistent".into()), envoy: None };
+        let mut reload = Reload::new(sources, Arc::clone(&events));
+        reload.slow = Duration::from_millis(1);
+        reload.load = Arc::new(move |_| {
+            let _ = hung.lock().unwrap().recv();
+            Ok(3)
+        });
+        let mut attempts = reload.attempts();
+        let (orders, receiver) = mpsc::channel(1);
+        let following = tokio::spawn(reload.follow(service, Duration::from_secs(1_000), receiver));
+        orders.send(None).await.unwrap();
+        attempts.wait_for(|attempts| *attempts == 1).await.unwrap();
+        assert_eq!(events.reloads_refused.load(Ordering::Relaxed), 1);
+        // When it responds in the end, the rules are loaded.
+        answer.send(()).unwrap();
+        attempts.wait_for(|attempts| *attempts == 2).await.unwrap();
+        assert_eq!(events.reloads.load(Ordering::Relaxed), 1);
+        // Stopping does not wait for a file system that hangs.
+        orders.send(None).await.unwrap();
+        attempts.wait_for(|attempts| *attempts == 3).await.unwrap();
+        following.abort();
+        assert!(following.await.unwrap_err().is_cancelled());
+        drop(answer);
+    }
+}

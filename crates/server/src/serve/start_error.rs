@@ -1,0 +1,133 @@
+//! Why a server does not start.
+
+use std::{fmt, io, net::SocketAddr, path::PathBuf};
+
+use tidegate_limiter::BuildError;
+use tidegate_redis::StoreError;
+
+use crate::{
+    control::flow::PushError, listen::tls::TlsError, rules::RulesError, serve::state_file::StatePathError,
+};
+
+/// Why a server does not start. The message says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// All protocols are off.
+    #[error("all listeners are off: give --http, --resp, --grpc or --spoe an address")]
+    NothingToServe,
+    /// The rules were rejected.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// The rules that were pushed to programs cannot be read.
+    #[error("--flow-rules: {0}")]
+    FlowRules(#[from] PushError),
+    /// A listener's address cannot be bound.
+    #[error("cannot listen on {address} (--{option}): {source}; {}", mend(source))]
+    Listen {
+        /// The option with the address.
+        option: &'static str,
+        /// The address.
+        address: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The certificates are invalid.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// The access file was rejected.
+    #[error("--access: {0}")]
+    Access(#[source] RulesError),
+    /// Other machines can reach a listener that is not protected.
+    #[error(
+        "other machines can reach {address} (--{option}), which has {lacks}: {}, or listen on 127.0.0.1; if every client that can reach it may \
+         use it, add --insecure",
+        protection(*lacks)
+    )]
+    Exposed {
+        /// The option with the address.
+        option: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What is missing.
+        lacks: Lacks,
+    },
+    /// An option for the store is invalid.
+    #[error(transparent)]
+    Store(#[from] StoreOptionError),
+    /// The state cannot be kept in its file.
+    #[error("the state cannot be kept in {}: {source}", path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// Why it cannot be used.
+        source: StatePathError,
+    },
+    /// The system refuses threads or descriptors for the RESP listener.
+    #[error("the RESP listener cannot run: {0}; lower --resp-threads, or raise the system's limits")]
+    Threads(#[source] io::Error),
+    /// gRPC is configured, but the program was built without it.
+    #[error("this program was built without gRPC (the crate's feature `grpc`): remove --grpc")]
+    NoGrpc,
+    /// The memory for the keys of `CL.THROTTLE` cannot be reserved.
+    #[error("CL.THROTTLE: {0}")]
+    Throttle(#[source] BuildError),
+}
+
+/// What a listener that other machines can reach lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lacks {
+    /// TLS.
+    Tls,
+    /// Client credentials.
+    Credentials,
+    /// Both.
+    Both,
+}
+
+impl fmt::Display for Lacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls => "no TLS",
+            Self::Credentials => "no credentials",
+            Self::Both => "neither TLS nor credentials",
+        })
+    }
+}
+
+fn protection(lacks: Lacks) -> &'static str {
+    match lacks {
+        Lacks::Tls => "give --tls-cert and --tls-key",
+        Lacks::Credentials => "give --access or --tls-client-ca",
+        Lacks::Both => "give --tls-cert and --tls-key, and --access or --tls-client-ca",
+    }
+}
+
+/// Which option for the store is wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreOptionError {
+    /// The prefix of the store's keys.
+    #[error("--store-prefix is `{0}`; it must have 1 to 64 bytes, and must not contain `:`, `{{` or `}}`")]
+    Prefix(String),
+    /// The deadline of a decision.
+    #[error("--store-deadline must be above 0 and at most 5s")]
+    Deadline,
+    /// The address of the store.
+    #[error("--store: {0}")]
+    Address(#[source] StoreError),
+}
+
+fn mend(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program uses the address: stop it, or choose another (port 0 takes any free port)"
+        }
+        io::ErrorKind::PermissionDenied => "choose a port above 1023, or grant the permission",
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine does not have that address: use 127.0.0.1 for local clients, 0.0.0.0 for all"
+        }
+        _ => "give a host and a port, as in 127.0.0.1:8080, or `off`",
+    }
+}

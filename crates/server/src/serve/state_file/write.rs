@@ -1,0 +1,201 @@
+//! Writes the state file in such a way that a complete one always exists.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, BufWriter, Write},
+};
+
+use tidegate_core::Nanos;
+use tidegate_limiter::{Algorithm, Entry, KeyedLimiter};
+
+use super::{
+    StateFile,
+    format::{BLOCKED, END, KEY, MAGIC, NODES, OVERRIDE, OWN, RECORD, VERSION},
+};
+use crate::{
+    decide::{
+        limits::{Limit, RuntimeOverride},
+        service::Service,
+        throttle::THROTTLE,
+    },
+    rules::PolicySpec,
+};
+
+/// Writes the states of all limits to a new file, which then replaces the state file. Returns its length.
+///
+/// A crash at any moment leaves the old file or the new one. Decisions continue meanwhile. A limit's states are copied to
+/// memory before they are written, because a state is locked while it is read, and a disk may be slow.
+///
+/// # Errors
+/// When the system refuses any step. The old file is then unchanged.
+pub(crate) fn write(file: &StateFile, service: &Service) -> io::Result<u64> {
+    let written = file.create_new().and_then(|new| {
+        let length = write_to(new, service)?;
+        file.replace()?;
+        Ok(length)
+    });
+    if written.is_err() {
+        file.discard_new();
+    }
+    written
+}
+
+fn write_to(file: File, service: &Service) -> io::Result<u64> {
+    let mut out = Out { file: BufWriter::new(file), checksum: crc32fast::Hasher::new(), length: 0 };
+    let now = service.now();
+    let limits = service.limits();
+    out.write(MAGIC)?;
+    out.u32(VERSION)?;
+    out.u64(now.get())?;
+    if let Some(shared) = service.store() {
+        out.u32(1)?;
+        out.bare(NODES, shared.store().nodes().into())?;
+    } else {
+        let overrides: Vec<_> = limits.limits().iter().map(|limit| limit.runtime_overrides()).collect();
+        let more: usize = overrides.iter().map(Vec::len).sum();
+        out.u32((limits.limits().len() + 1 + more) as u32)?;
+        // Before the limits: a key's own state is restored under its own policy.
+        for (limit, overrides) in limits.limits().iter().zip(&overrides) {
+            for (key, RuntimeOverride { policy, until }) in overrides {
+                let name = format!("{OVERRIDE}{} {} {key}", limit.spec().name, policy.quota());
+                out.bare(&name, until.get())?;
+            }
+        }
+        let throttle = service.throttle().limiter();
+        out.header(THROTTLE, "", false, throttle)?;
+        out.u32(0)?;
+        out.entries(|show| throttle.snapshot_at(now, show))?;
+        for (limit, overrides) in limits.limits().iter().zip(&overrides) {
+            out.limit(limit, overrides, now)?;
+        }
+    }
+    let checksum = out.checksum.clone().finalize();
+    out.u32(checksum)?;
+    let length = out.length;
+    out.file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    Ok(length)
+}
+
+/// A file, with a checksum of the bytes written so far.
+struct Out {
+    file: BufWriter<File>,
+    checksum: crc32fast::Hasher,
+    length: u64,
+}
+
+impl Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.checksum.update(bytes);
+        self.length += bytes.len() as u64;
+        self.file.write_all(bytes)
+    }
+
+    fn u32(&mut self, number: u32) -> io::Result<()> {
+        self.write(&number.to_le_bytes())
+    }
+
+    fn u64(&mut self, number: u64) -> io::Result<()> {
+        self.write(&number.to_le_bytes())
+    }
+
+    /// Names and policies have at most a few hundred bytes.
+    fn text(&mut self, text: &str) -> io::Result<()> {
+        let length = u16::try_from(text.len()).map_err(|_| io::Error::other("a text of more than 64 KiB"))?;
+        self.write(&length.to_le_bytes())?;
+        self.write(text.as_bytes())
+    }
+
+    fn header(
+        &mut self,
+        name: &str,
+        policy: &str,
+        global: bool,
+        limiter: &KeyedLimiter<()>,
+    ) -> io::Result<()> {
+        self.text(name)?;
+        self.text(policy)?;
+        self.write(&[u8::from(global)])?;
+        self.u64(limiter.stats().max_keys)?;
+        let (one, two) = limiter.hash_keys().seeds();
+        self.u64(one)?;
+        self.u64(two)?;
+        self.u32(limiter.policy().words() as u32)
+    }
+
+    fn limit(
+        &mut self,
+        limit: &Limit,
+        overrides: &[(String, RuntimeOverride)],
+        now: Nanos,
+    ) -> io::Result<()> {
+        let spec = limit.spec();
+        self.header(&spec.name, &spec.policy.to_string(), spec.global, limit.limiter())?;
+        let mut own: BTreeMap<&str, &PolicySpec> = BTreeMap::new();
+        own.extend(spec.overrides.iter().map(|(key, policy)| (key.as_str(), policy)));
+        own.extend(overrides.iter().map(|(key, own)| (key.as_str(), &own.policy)));
+        self.u32(own.len() as u32)?;
+        let hash = limit.limiter().hash_keys();
+        for (key, policy) in own {
+            self.u64(hash.tag(key.as_bytes()).get())?;
+            self.text(&policy.to_string())?;
+        }
+        self.entries(|show| limit.snapshot(now, show))
+    }
+
+    /// A section with a name and a number: no policy, no seeds, no states (of one word), no overrides.
+    fn bare(&mut self, name: &str, number: u64) -> io::Result<()> {
+        self.text(name)?;
+        self.text("")?;
+        self.write(&[0])?;
+        self.u64(number)?;
+        self.u64(0)?;
+        self.u64(0)?;
+        self.u32(1)?;
+        self.u32(0)?;
+        self.write(&[END])
+    }
+
+    fn entries(&mut self, snapshot: impl FnOnce(&mut dyn FnMut(Entry))) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        snapshot(&mut |entry| put(&mut bytes, &entry));
+        bytes.push(END);
+        self.write(&bytes)
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, entry: &Entry) {
+    let mut number = |kind: &[u8], number: u64| {
+        bytes.extend_from_slice(kind);
+        bytes.extend_from_slice(&number.to_le_bytes());
+    };
+    let words = match entry {
+        Entry::Key { tag, state } => {
+            number(&[KEY], *tag);
+            state
+        }
+        Entry::Record { place, debt } => {
+            let [bits, of] = place.to_words();
+            number(&[RECORD], bits);
+            for word in [of].into_iter().chain(debt.to_words()) {
+                number(&[], word);
+            }
+            return;
+        }
+        Entry::Own { tag, state } => {
+            number(&[OWN], *tag);
+            number(&[], state.len() as u64);
+            state
+        }
+        Entry::Blocked { tag, until } => {
+            number(&[BLOCKED], *tag);
+            number(&[], *until);
+            return;
+        }
+        // A kind that a later library adds, which this format cannot represent.
+        _ => return,
+    };
+    for word in words {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+}
