@@ -7,7 +7,7 @@ use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 use crate::{
     KeyedLimiter, Limiter,
     block::refused_until,
-    keyed::Home,
+    keyed::{Home, assert_fits},
     wait::{Ground, Wakes},
 };
 
@@ -26,6 +26,8 @@ pub enum Request<'a, C = crate::SystemClock> {
         key: &'a [u8],
         /// The cost.
         cost: u32,
+        /// Decides instead of the limiter's policy: see [`KeyedLimiter::acquire_with_at`].
+        policy: Option<&'a Policy>,
     },
     /// A limiter without keys.
     Unkeyed {
@@ -40,7 +42,24 @@ impl<'a, C> Request<'a, C> {
     /// A request for `cost` of a key of a limiter.
     #[must_use]
     pub const fn keyed(limiter: &'a KeyedLimiter<C>, key: &'a [u8], cost: u32) -> Self {
-        Self::Keyed { limiter, key, cost }
+        Self::Keyed { limiter, key, cost, policy: None }
+    }
+
+    /// The same request, decided by another policy if one is given, as [`KeyedLimiter::acquire_with_at`] does. It changes nothing
+    /// for a limiter without keys.
+    #[must_use]
+    pub const fn with_policy(self, own: Option<&'a Policy>) -> Self {
+        match self {
+            Self::Keyed { limiter, key, cost, .. } => Self::Keyed { limiter, key, cost, policy: own },
+            Self::Unkeyed { limiter, cost } => Self::Unkeyed { limiter, cost },
+        }
+    }
+
+    fn own_policy(&self) -> Option<&'a Policy> {
+        match self {
+            Self::Keyed { policy, .. } => *policy,
+            Self::Unkeyed { .. } => None,
+        }
     }
 
     /// A request for `cost` of a limiter without keys.
@@ -102,6 +121,9 @@ impl AllDecision {
 ///
 /// Two requests for the same key of the same limiter add up. If callers wait for one of the limits, that limit denies until
 /// they have been served, as [`KeyedLimiter::acquire_at`] does.
+///
+/// # Panics
+/// If the policy of a request has another algorithm than its limiter, or states of another width.
 ///
 /// # Errors
 /// [`Full`] if a limiter is too small to hold all requested keys at the same time.
@@ -217,10 +239,12 @@ fn decide<C>(
             (Some(denied), _) => *denied,
             (None, Locked::Keyed(k)) => {
                 let (limiter, generation, tag) = homes[*k];
-                let policy = generation.policy();
+                let general = generation.policy();
+                let own = request.own_policy().inspect(|own| assert_fits(general, own));
+                let policy = own.unwrap_or(general);
                 match joint.state(*k) {
                     Ok((state, _)) => {
-                        let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
+                        let mut ground = Ground { policy: general, state, blocked: Nanos::ZERO, now };
                         let behind = limiter.answer_behind(tag, &mut ground, cost, &mut wakes);
                         behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
                     }
@@ -243,7 +267,8 @@ fn decide<C>(
                 Locked::Keyed(k) => {
                     // Admitted, so the key was not refused.
                     if let Ok((state, _)) = joint.state(*k) {
-                        keyed[*k].0.policy().record(state, now, request.cost());
+                        let general = keyed[*k].0.policy();
+                        request.own_policy().unwrap_or(general).record(state, now, request.cost());
                     }
                 }
                 Locked::Unkeyed(u) => {

@@ -332,12 +332,7 @@ impl<C> KeyedLimiter<C> {
         if let Some(denied) = self.blocked_tag(tag, now) {
             return denied;
         }
-        let fits = |mine: &Policy| {
-            assert!(
-                mine.name() == policy.name() && mine.words() == policy.words(),
-                "a policy for one request must have the limiter's algorithm and width of state"
-            );
-        };
+        let fits = |mine: &Policy| assert_fits(mine, policy);
         if cost == 0 {
             return self.look(tag, now, |mine, state| {
                 fits(mine);
@@ -582,4 +577,13 @@ impl<C> fmt::Debug for KeyedLimiter<C> {
             .field("stats", &generation.table.stats())
             .finish_non_exhaustive()
     }
+}
+
+/// Panics if `policy` cannot decide on a state of `mine`.
+#[inline]
+pub(crate) fn assert_fits(mine: &Policy, policy: &Policy) {
+    assert!(
+        mine.name() == policy.name() && mine.words() == policy.words(),
+        "a policy for one request must have the limiter's algorithm and width of state"
+    );
 }

@@ -19,4 +19,5 @@ pub use error::{OverrideError, TooManyExceptions};
 use generation::Generation;
 pub(crate) use generation::Home;
 pub use limiter::KeyedLimiter;
+pub(crate) use limiter::assert_fits;
 pub use snapshot::Entry;

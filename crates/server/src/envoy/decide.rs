@@ -4,7 +4,6 @@ use std::{fmt, sync::Arc};
 
 use futures_util::future::join_all;
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::Mode;
 use tidegate_tower::headers;
 
 use crate::{
@@ -66,6 +65,8 @@ enum Place {
     /// A rule without a limit.
     Unlimited(usize),
     Limited(Found),
+    /// It cannot be decided. The other descriptors are decided all the same.
+    Undecided(Unanswered),
 }
 
 impl DescriptorService {
@@ -83,8 +84,12 @@ impl DescriptorService {
 
     /// Decides on a request. It never waits if the limits are in memory.
     ///
+    /// A descriptor that cannot be decided does not release the others: they are decided and charged, and if one of them denies, the
+    /// request is denied.
+    ///
     /// # Errors
-    /// When the request is invalid or cannot be decided: see [`Unanswered`]. Nothing was taken then.
+    /// When the request is invalid, or one of its descriptors cannot be decided and no other denies: see [`Unanswered`]. The
+    /// caller must not take that for an admission.
     pub async fn decide(&self, question: &Question<'_>, now: Nanos) -> Result<Answer, Unanswered> {
         if question.domain.is_empty() {
             return Err(Unanswered::NoDomain);
@@ -93,29 +98,36 @@ impl DescriptorService {
             return Err(Unanswered::NoDescriptors);
         }
         let in_force = self.service.in_force();
-        let mut places = self.places(&in_force, question, now)?;
+        let mut places = self.places(&in_force, question, now);
         let descriptors = in_force.descriptors();
         drop_replaced(descriptors, &mut places);
-        let mut found: Vec<&mut Found> = places
+        self.refund(&mut places, now).await;
+        let mut takes: Vec<&mut Found> = places
             .iter_mut()
             .filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
+            .filter(|found| found.act == Act::Take)
             .collect();
-        self.refund(&mut found, now).await?;
-        let mut takes: Vec<&mut Found> = found.into_iter().filter(|found| found.act == Act::Take).collect();
-        let is_over = match self.consume {
-            Consume::AllOrNone => self.take_together(descriptors, &mut takes, now).await?,
-            Consume::Each => take_each(descriptors, &mut takes, now).await?,
+        let together = match self.consume {
+            Consume::AllOrNone => self.take_together(descriptors, &mut takes, now).await,
+            Consume::Each => None,
         };
-        Ok(self.answer(descriptors, question, &places, is_over, now))
+        let is_over = match together {
+            Some(is_over) => is_over,
+            None => take_each(descriptors, &mut takes, now).await?,
+        };
+        let is_uncharged = is_over && together.is_some();
+        let undecided = places.iter().find_map(|place| match place {
+            Place::Undecided(error) => Some(error.clone()),
+            _ => None,
+        });
+        match undecided {
+            Some(error) if !is_over => Err(error),
+            _ => Ok(self.answer(descriptors, question, &places, is_over, is_uncharged, now)),
+        }
     }
 
     /// Finds what each descriptor matches.
-    fn places(
-        &self,
-        in_force: &InForce,
-        question: &Question<'_>,
-        now: Nanos,
-    ) -> Result<Vec<Place>, Unanswered> {
+    fn places(&self, in_force: &InForce, question: &Question<'_>, now: Nanos) -> Vec<Place> {
         let descriptors = in_force.descriptors();
         // As in envoyproxy/ratelimit: an unconfigured domain has no limits, and even overrides are ignored.
         let is_known = descriptors.domains.domain(question.domain).is_some();
@@ -124,13 +136,20 @@ impl DescriptorService {
             .iter()
             .map(|descriptor| {
                 if !is_known {
-                    return Ok(Place::Nowhere);
+                    return Place::Nowhere;
                 }
-                let cost = cost(question, descriptor)?;
+                let cost = cost(question, descriptor);
                 let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
-                if let Some(wanted) = descriptor.limit {
-                    let limit = self.overrides.limit(in_force.limits(), question.domain, wanted, now)?;
-                    return Ok(Place::Limited(Found {
+                if let Some(wanted) = descriptor.limit.clone() {
+                    let limit = wanted.and_then(|wanted| {
+                        let limit = self.overrides.limit(in_force.limits(), question.domain, wanted, now)?;
+                        Ok((wanted, limit))
+                    });
+                    let (wanted, limit) = match limit {
+                        Ok(limit) => limit,
+                        Err(error) => return Place::Undecided(error),
+                    };
+                    return Place::Limited(Found {
                         rule: None,
                         limit,
                         key: overrides::key(&descriptor.entries),
@@ -139,17 +158,17 @@ impl DescriptorService {
                         requests_per_unit: wanted.requests_per_unit,
                         unit: wanted.unit,
                         decision: None,
-                    }));
+                    });
                 }
                 let mut key = Vec::new();
                 let entries = descriptor.entries.iter().copied();
                 let Some(found) = descriptors.domains.find(question.domain, entries, &mut key) else {
-                    return Ok(Place::Nowhere);
+                    return Place::Nowhere;
                 };
                 let (Some(limit), Some(unit)) = (descriptors.limit(found.index), found.rule.unit) else {
-                    return Ok(Place::Unlimited(found.index));
+                    return Place::Unlimited(found.index);
                 };
-                Ok(Place::Limited(Found {
+                Place::Limited(Found {
                     rule: Some(found.index),
                     limit: Arc::clone(limit),
                     key,
@@ -158,40 +177,39 @@ impl DescriptorService {
                     requests_per_unit: found.rule.requests_per_unit,
                     unit,
                     decision: None,
-                }))
+                })
             })
             .collect()
     }
 
-    /// Makes the refunds. They come first, so that nothing has been taken if they fail.
-    async fn refund(&self, found: &mut [&mut Found], now: Nanos) -> Result<(), Unanswered> {
-        let leased = |found: &&mut Found| {
-            self.service.store().is_some()
-                && found.act == Act::Refund
-                && found.limit.spec().sharing.mode.is_some_and(|mode| mode != Mode::Exact)
-        };
-        if let Some(found) = found.iter().find(|found| leased(found)) {
-            return Err(Refusal::NotExact { limit: found.limit.spec().name.clone() }.into());
+    /// Makes the refunds. They come first, so that the request's own descriptors may take what they give back.
+    async fn refund(&self, places: &mut [Place], now: Nanos) {
+        for place in places {
+            let Place::Limited(found) = place else { continue };
+            if found.act != Act::Refund {
+                continue;
+            }
+            match found.limit.decide(Act::Refund, &found.key, found.cost, now).await {
+                Ok(decision) => found.decision = Some(decision),
+                Err(refusal) => *place = Place::Undecided(refusal.into()),
+            }
         }
-        for found in found.iter_mut().filter(|found| found.act == Act::Refund) {
-            found.decision = Some(found.limit.decide(Act::Refund, &found.key, found.cost, now).await?);
-        }
-        Ok(())
     }
 
     /// All plain limits and one of those in quota mode must admit, otherwise none is charged. A quota that is used up is left
     /// out and the others are asked again, so everything that is charged was admitted in one step. Returns whether the request
-    /// is denied.
+    /// is denied; `None` if one step cannot decide on all of them, because they are on different nodes of a cluster or a table
+    /// has no room for all keys. Then nothing was charged.
     async fn take_together(
         &self,
         descriptors: &Descriptors,
         takes: &mut [&mut Found],
         now: Nanos,
-    ) -> Result<bool, Unanswered> {
+    ) -> Option<bool> {
         let mut asked: Vec<usize> = (0..takes.len()).collect();
         loop {
             let parts: Vec<Part<'_>> = asked.iter().map(|at| takes[*at].part()).collect();
-            let decisions = self.service.take_all(&parts, now).await?;
+            let decisions = self.service.take_all(&parts, now).await.ok()?;
             drop(parts);
             let (mut over, mut quotas, mut quotas_over) = (false, 0, 0);
             for (at, decision) in asked.iter().zip(decisions) {
@@ -205,10 +223,10 @@ impl DescriptorService {
                 }
             }
             if over || quotas_over == 0 {
-                return Ok(over);
+                return Some(over);
             }
             if quotas == quotas_over {
-                return Ok(true);
+                return Some(true);
             }
             asked.retain(|at| !(takes[*at].is_quota(descriptors) && takes[*at].denies()));
         }
@@ -220,17 +238,16 @@ impl DescriptorService {
         question: &Question<'_>,
         places: &[Place],
         is_over: bool,
+        is_uncharged: bool,
         now: Nanos,
     ) -> Answer {
-        // If each limit is charged separately, every limit that admitted is charged.
-        let is_uncharged = is_over && self.consume == Consume::AllOrNone;
         let rules = descriptors.domains.rules();
         let mut statuses = Vec::with_capacity(places.len());
         let mut metadata: Vec<(String, String)> = Vec::new();
         let (mut policies, mut states) = (String::new(), String::new());
         for (place, descriptor) in places.iter().zip(&question.descriptors) {
             let rule = match place {
-                Place::Nowhere => None,
+                Place::Nowhere | Place::Undecided(_) => None,
                 Place::Unlimited(rule) => Some(*rule),
                 Place::Limited(found) => found.rule,
             };
@@ -242,7 +259,7 @@ impl DescriptorService {
                 }
             }
             statuses.push(match place {
-                Place::Nowhere => Status::default(),
+                Place::Nowhere | Place::Undecided(_) => Status::default(),
                 Place::Unlimited(_) => Status { remaining: u32::MAX, ..Status::default() },
                 Place::Limited(found) => {
                     found.count(descriptors, question, descriptor, is_uncharged, now);
@@ -350,12 +367,11 @@ impl Found {
     }
 }
 
-/// The hits of a descriptor.
-fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> Result<u32, Unanswered> {
-    match descriptor.hits {
-        Some(hits) => u32::try_from(hits).map_err(|_| Unanswered::TooManyHits { hits }),
-        None => Ok(question.hits.max(1)),
-    }
+/// The hits of a descriptor, at most `u32::MAX`: no limit is larger, so more hits are decided alike, unless a limit of `u32::MAX`
+/// is unused.
+fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> u32 {
+    let hits = descriptor.hits.unwrap_or_else(|| question.hits.max(1));
+    u32::try_from(hits).unwrap_or(u32::MAX)
 }
 
 /// Removes the rules that others replace. Two rules that replace each other are both removed. A rule without a limit stays.

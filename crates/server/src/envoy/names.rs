@@ -4,6 +4,7 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
 /// The maximum length of a limit's name.
 const MAX_NAME: usize = 64;
+const HEX: &[u8; 16] = b"0123456789abcdef";
 /// Fixed, so that a rule has the same name on every server and after every restart.
 const SEED: u64 = 0x7469_6465_6761_7465;
 
@@ -49,9 +50,23 @@ fn push(name: &mut String, text: &str) -> bool {
     !odd && name[before..] == *text
 }
 
+/// Longer values are in keys as their SHA-256, so that the size of a key in memory, in the store and in reports is bounded.
+const MAX_VALUE: usize = 256;
+
 /// Appends to a key of several values: each except the last has its length in front, so that different lists of values make
-/// different keys.
+/// different keys. Instead of a long value, its length, a `#` and its SHA-256 are appended.
 pub(super) fn push_value(key: &mut Vec<u8>, value: &str, last: bool) {
+    // A value that could be mistaken for such a digest is replaced, too.
+    if value.len() > MAX_VALUE || (value.len() > 64 && value.contains('#')) {
+        let mut digits = itoa::Buffer::new();
+        key.extend_from_slice(digits.format(value.len()).as_bytes());
+        key.push(b'#');
+        let digest = ring::digest::digest(&ring::digest::SHA256, value.as_bytes());
+        for byte in digest.as_ref() {
+            key.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+        return;
+    }
     if !last {
         let mut digits = itoa::Buffer::new();
         key.extend_from_slice(digits.format(value.len()).as_bytes());
@@ -101,6 +116,17 @@ mod tests {
         let path: Vec<(&str, Option<&str>)> =
             path.iter().map(|(key, value)| (key.as_str(), value.as_deref())).collect();
         limit_name(domain, &path)
+    }
+
+    #[test]
+    fn long_values_have_short_keys_and_no_value_imitates_a_digest() {
+        let of = |value: &str| key(&["GET".to_owned(), value.to_owned()]);
+        let long = "a".repeat(60_000);
+        assert!(of(&long).len() < 128);
+        assert_ne!(of(&long), of(&"a".repeat(60_001)));
+        let digest = String::from_utf8(key(std::slice::from_ref(&long))).unwrap();
+        assert_ne!(of(&long), of(&digest));
+        assert!(of(&"b".repeat(256)).ends_with(b"bbb"));
     }
 
     proptest! {

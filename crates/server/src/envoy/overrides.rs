@@ -1,5 +1,5 @@
-//! Limits in requests (overrides). The first use of a combination of domain, unit and number creates a normal limit, whose key
-//! is the whole descriptor.
+//! Limits in requests (overrides). All numbers of a domain and a unit share one table of keys, so a changed number keeps the
+//! count. The key is the whole descriptor.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,10 +15,11 @@ use crate::{
     rules::{LimitSpec, PolicySpec, SharingSpec, TrafficSpec},
 };
 
-/// The maximum number of different overrides, each of which has a table of keys.
-const MAX_OVERRIDES: usize = 256;
-/// The maximum number of keys of each override.
-const MAX_KEYS: usize = 1 << 14;
+/// The maximum number of limits that are kept for their numbers alone. They have no states of their own, so losing them costs
+/// only the time to build them again.
+const MOST_KEPT: usize = 256;
+/// The maximum number of keys of each domain and unit. Above it, the table forgets those that have used the least.
+const MAX_KEYS: usize = 1 << 16;
 
 /// A limit in a request's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +32,21 @@ pub struct Override {
 
 /// The overrides seen so far. They survive changes of the configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Overrides(RwLock<RapidHashMap<Box<str>, Arc<Limit>>>);
+pub(crate) struct Overrides(RwLock<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// For each domain and unit, by name: holds the keys and their counts. The configuration bounds the number of domains.
+    tables: RapidHashMap<Box<str>, Arc<Limit>>,
+    /// By name and number.
+    limits: RapidHashMap<(Box<str>, u32), Arc<Limit>>,
+}
 
 impl Overrides {
     /// The limit of an override in a domain.
     ///
     /// # Errors
-    /// When there are too many overrides, or no memory for another one.
+    /// When the number and the unit are no limit, or there is no memory for a table.
     pub fn limit(
         &self,
         limits: &Limits,
@@ -46,23 +55,43 @@ impl Overrides {
         now: Nanos,
     ) -> Result<Arc<Limit>, Unanswered> {
         // No rule's name contains a `~`.
-        let name =
-            format!("{}~{}-{}", names::limit_name(domain, &[]), wanted.requests_per_unit, wanted.unit.name());
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).get(name.as_str()).cloned();
+        let name = format!("{}~{}", names::limit_name(domain, &[]), wanted.unit.name());
+        let of = (name.into_boxed_str(), wanted.requests_per_unit);
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).limits.get(&of).cloned();
         if let Some(limit) = known {
             return Ok(limit);
         }
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(limit) = all.get(name.as_str()) {
+        let mut kept = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(limit) = kept.limits.get(&of) {
             return Ok(Arc::clone(limit));
         }
-        if all.len() >= MAX_OVERRIDES {
-            return Err(Unanswered::TooManyOverrides { most: MAX_OVERRIDES });
+        let limit = kept.build(limits, &of.0, wanted, now)?;
+        if kept.limits.len() >= MOST_KEPT {
+            kept.limits.clear();
         }
+        kept.limits.insert(of, Arc::clone(&limit));
+        Ok(limit)
+    }
+}
+
+impl Kept {
+    fn build(
+        &mut self,
+        limits: &Limits,
+        name: &str,
+        wanted: Override,
+        now: Nanos,
+    ) -> Result<Arc<Limit>, Unanswered> {
         let algorithm = AlgorithmSpec::named("fixed-window").expect("the registry has it");
+        let policy = PolicySpec::new(algorithm, wanted.requests_per_unit, Some(wanted.unit.span()));
+        if let Some(table) = self.tables.get(name) {
+            let limit =
+                table.with_numbers(policy).map_err(|error| Unanswered::Override(error.to_string()))?;
+            return Ok(Arc::new(limit));
+        }
         let spec = LimitSpec {
-            name: name.clone(),
-            policy: PolicySpec::new(algorithm, wanted.requests_per_unit, Some(wanted.unit.span())),
+            name: name.to_owned(),
+            policy,
             global: false,
             shadow: false,
             when_full: tidegate_limiter::WhenFull::default(),
@@ -73,7 +102,10 @@ impl Overrides {
             traffic: TrafficSpec::default(),
         };
         let limit = limits.beside(spec, now).map_err(|error| Unanswered::Override(error.to_string()))?;
-        all.insert(name.into(), Arc::clone(&limit));
+        // The store holds the keys of its limits under their name, whatever their number.
+        if limit.store().is_none() {
+            self.tables.insert(name.into(), Arc::clone(&limit));
+        }
         Ok(limit)
     }
 }

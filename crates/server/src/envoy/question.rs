@@ -11,7 +11,7 @@ pub struct Question<'a> {
     /// Which rules apply.
     pub domain: &'a str,
     /// The hits of each descriptor that does not set its own; 0 stands for 1.
-    pub hits: u32,
+    pub hits: u64,
     /// Different descriptions of the request, each of which may match a rule.
     pub descriptors: Vec<Descriptor<'a>>,
 }
@@ -25,8 +25,8 @@ pub struct Descriptor<'a> {
     pub hits: Option<u64>,
     /// Whether the hits are refunded instead.
     pub is_refund: bool,
-    /// The limit to apply instead of the configuration's.
-    pub limit: Option<Override>,
+    /// The limit to apply instead of the configuration's, or why it is none.
+    pub limit: Option<Result<Override, Unanswered>>,
 }
 
 /// The answer to Envoy.
@@ -66,7 +66,7 @@ pub struct Current {
     pub unit: Unit,
 }
 
-/// Why a request gets no answer. The message says what to do.
+/// Why a request, or one of its descriptors, cannot be decided. The message says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unanswered {
@@ -74,16 +74,6 @@ pub enum Unanswered {
     NoDomain,
     /// The request has no descriptor.
     NoDescriptors,
-    /// A descriptor has more hits than any limit can admit.
-    TooManyHits {
-        /// The number of hits.
-        hits: u64,
-    },
-    /// There are too many different overrides.
-    TooManyOverrides {
-        /// The maximum number of overrides.
-        most: usize,
-    },
     /// The request's override is invalid.
     Override(String),
     /// The limits refused the request.
@@ -93,22 +83,13 @@ pub enum Unanswered {
 impl fmt::Display for Unanswered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoDomain => f.write_str("rate limit domain must not be empty: set `domain` in Envoy's filter"),
+            Self::NoDomain => {
+                f.write_str("rate limit domain must not be empty: set `domain` in Envoy's filter")
+            }
             Self::NoDescriptors => {
                 f.write_str("rate limit descriptor list must not be empty: add `rate_limits` to the route")
             }
-            Self::TooManyHits { hits } => {
-                write!(f, "hits_addend is {hits}; it must be at most {}", u32::MAX)
-            }
-            Self::TooManyOverrides { most } => write!(
-                f,
-                "requests contained more than {most} different limits; use fewer, or put them into the configuration"
-            ),
             Self::Override(why) => write!(f, "the limit in the request is invalid: {why}"),
-            Self::Refused(Refusal::Scattered) => f.write_str(
-                "the limits of this request are on different nodes of the store's cluster and cannot be decided in one step; \
-                 start the server with --envoy-consume each",
-            ),
             Self::Refused(refusal) => refusal.fmt(f),
         }
     }

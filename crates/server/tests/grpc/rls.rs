@@ -16,7 +16,7 @@ use tidegate_server::{Options, envoy::Consume};
 
 use crate::{
     client::{Client, hits, one, refund, request, shown},
-    harness::{self, Running, replace, scratch},
+    harness::{self, Http, Running, replace, scratch},
 };
 
 /// A quarter of an hour after noon of some day.
@@ -198,8 +198,7 @@ fn hits_add_up_zero_looks_and_negative_hits_refund() {
     assert_eq!(shown(&client.try_ask(asked).unwrap()), "OK: OK/1 OK/1");
     // A refund together with other descriptors, as at the end of a stream.
     assert_eq!(client.told(vec![refund(ada()), one("path", "/cart")]), "OK: OK/2 OK/0");
-    let error = client.try_ask(request("shop", vec![hits(1 << 40, ada())])).unwrap_err();
-    assert_eq!(error.message(), "hits_addend is 1099511627776; it must be at most 4294967295");
+    assert_eq!(client.told(vec![hits(1 << 40, ada())]), "OVER: OVER/0", "more than any limit");
 }
 
 #[test]
@@ -224,17 +223,81 @@ fn an_override_in_a_request_replaces_the_rule() {
     let error =
         client.try_ask(request("shop", vec![with(1, RateLimitUnit::Unknown, one("a", "b"))])).unwrap_err();
     assert_eq!(error.code(), tonic::Code::InvalidArgument);
-    // The number of overrides is bounded.
-    let mut failed = None;
-    for limit in 0..400 {
-        if let Err(error) =
-            client.try_ask(request("shop", vec![with(limit, RateLimitUnit::Day, one("a", "b"))]))
-        {
-            failed.get_or_insert((limit, error));
+}
+
+#[test]
+fn a_million_override_numbers_cost_no_error_and_little_memory_and_a_changed_number_keeps_the_count() {
+    let server = serving("grpc-overrides", CONFIG);
+    let mut client = Client::of(server.grpc);
+    let with = |requests_per_unit, value: &str| RateLimitDescriptor {
+        limit: Some(RateLimitOverride { requests_per_unit, unit: RateLimitUnit::Day.into() }),
+        ..one("customer", value)
+    };
+    assert_eq!(client.told(vec![with(3, "ada"), with(3, "ada")]), "OK: OK/2 OK/1");
+    assert_eq!(
+        client.told(vec![with(5, "ada")]),
+        "OK: OK/2",
+        "two of three are used, so three of five remain before this"
+    );
+    assert_eq!(client.told(vec![with(2, "ada")]), "OVER: OVER/0");
+    let most = if std::env::var_os("TIDEGATE_LONG").is_some() { 1_000_000 } else { 20_000 };
+    let before = resident();
+    for number in 1..=most {
+        // Many numbers in one request, so that the test is quick.
+        if number % 100 == 0 {
+            let descriptors =
+                (number - 99..=number).map(|number| with(number, &format!("c{}", number % 70_000)));
+            client.try_ask(request("shop", descriptors.collect())).unwrap();
         }
     }
-    let (at, error) = failed.expect("a bound");
-    assert_eq!((at, error.code()), (255, tonic::Code::ResourceExhausted));
+    let more = resident().saturating_sub(before) >> 20;
+    assert!(more < 64, "{more} MiB");
+}
+
+/// The resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn a_descriptor_that_cannot_be_decided_does_not_release_the_others() {
+    let server = serving("grpc-undecided", CONFIG);
+    let mut client = Client::of(server.grpc);
+    let wrong = || RateLimitDescriptor {
+        limit: Some(RateLimitOverride { requests_per_unit: 1, unit: RateLimitUnit::Unknown.into() }),
+        ..one("a", "b")
+    };
+    let both = |client: &mut Client| client.try_ask(request("shop", vec![one("user", "eve"), wrong()]));
+    for _ in 0..3 {
+        let error = both(&mut client).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument, "the operator's failure mode decides");
+    }
+    assert_eq!(shown(&both(&mut client).unwrap()), "OVER: OVER/0 OK/0", "the three were charged");
+    let metrics = Http::connect(server.admin).send("GET", "/metrics", "").body;
+    assert!(metrics.contains("tidegate_grpc_errors_total{cause=\"invalid_argument\"} 3"), "{metrics}");
+}
+
+#[test]
+fn no_path_that_envoy_can_send_gets_past_the_limits() {
+    let server = serving("grpc-long-paths", CONFIG);
+    let mut client = Client::of(server.grpc);
+    for size in [1_000, 34_000, 59_000] {
+        let path = "p".repeat(size);
+        let ask = || (0..4).map(|_| one("user", &path)).collect::<Vec<_>>();
+        // Four descriptors of one key add up, so three units do not suffice.
+        assert_eq!(client.told(ask()), "OVER: OK/3 OK/2 OK/1 OVER/0", "{size}");
+        for _ in 0..3 {
+            client.ask(vec![one("user", &path)]);
+        }
+        assert_eq!(client.told(vec![one("user", &path)]), "OVER: OVER/0", "{size}");
+    }
+    let large = "p".repeat(5 << 20);
+    let error = client.try_ask(request("shop", vec![one("user", &large)])).unwrap_err();
+    assert_eq!(error.code(), tonic::Code::OutOfRange, "{error}");
+    let many = vec![one("user", "x"); 3_000];
+    let error = client.try_ask(request("shop", many)).unwrap_err();
+    assert!(error.message().contains("more than 4096 parts"), "{error}");
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Clock, Decision, Nanos};
-use tidegate_limiter::{Entry, KeyedLimiter, OverrideError};
+use tidegate_core::{Clock, Decision, Nanos, Policy, PolicyError};
+use tidegate_limiter::{Entry, KeyedLimiter, OverrideError, Request};
 use tidegate_redis::{SharedDecision, Source};
 
 use super::{
@@ -33,6 +33,8 @@ pub struct Limit {
     pub(super) tap: Option<Tap>,
     /// Measures how long decisions took.
     pub(super) clock: Option<Arc<dyn Clock>>,
+    /// Decides instead of the policy of the states in `memory`, for numbers that come with a request.
+    pub(super) own: Option<Policy>,
 }
 
 impl fmt::Debug for Limit {
@@ -73,7 +75,7 @@ impl Limit {
         }
         let limiter = &self.memory.limiter;
         let decision = match act {
-            Act::Take => limiter.acquire_at(key, cost, now),
+            Act::Take => self.take_in_memory(key, cost, now),
             Act::Peek => self.standing(key, cost, now),
             Act::Refund => {
                 limiter.refund_at(key, cost, now);
@@ -83,6 +85,33 @@ impl Limit {
         };
         self.count(act, key, cost, &decision, now);
         Some(decision)
+    }
+
+    #[inline]
+    fn take_in_memory(&self, key: &[u8], cost: u32, now: Nanos) -> Decision {
+        match &self.own {
+            None => self.memory.limiter.acquire_at(key, cost, now),
+            Some(own) => self.memory.limiter.acquire_with_at(own, key, cost, now),
+        }
+    }
+
+    /// This limit's part in a joint decision in memory.
+    pub(crate) fn request<'a>(&'a self, key: &'a [u8], cost: u32) -> Request<'a, ()> {
+        Request::keyed(&self.memory.limiter, key, cost).with_policy(self.own.as_ref())
+    }
+
+    /// This limit with the numbers of another policy of the same algorithm and window. The states are shared.
+    pub(crate) fn with_numbers(&self, policy: PolicySpec) -> Result<Self, PolicyError> {
+        let own = Some(policy.policy()?);
+        Ok(Self {
+            spec: LimitSpec { policy, ..self.spec.clone() },
+            max_keys: self.max_keys,
+            memory: Arc::clone(&self.memory),
+            store: None,
+            tap: self.tap.clone(),
+            clock: self.clock.clone(),
+            own,
+        })
     }
 
     /// Takes `cost` from a limit in the store if this server can decide without asking the store: from an allotment that it
@@ -189,6 +218,9 @@ impl Limit {
     /// Whether `cost` would be admitted, with what remains before it.
     fn standing(&self, key: &[u8], cost: u32, now: Nanos) -> Decision {
         let limiter = &self.memory.limiter;
+        if self.own.is_some() && cost == 0 {
+            return self.take_in_memory(key, 0, now);
+        }
         let standing = limiter.peek_at(key, 0, now);
         let asked = if cost == 0 { standing } else { limiter.peek_at(key, cost, now) };
         if asked.is_denied() {

@@ -190,8 +190,15 @@ impl Limits {
                 }
                 (None, _) => None,
             };
-            let mut limit =
-                Limit { max_keys: rooms.bound(&spec), spec, memory, store, tap: None, clock: None };
+            let mut limit = Limit {
+                max_keys: rooms.bound(&spec),
+                spec,
+                memory,
+                store,
+                tap: None,
+                clock: None,
+                own: None,
+            };
             limit.watch(&plan.watchers);
             limits.push(Arc::new(limit));
         }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, try_join_all};
 use tidegate_core::{Decision, Nanos};
-use tidegate_limiter::{Request, acquire_all_at};
+use tidegate_limiter::acquire_all_at;
 
 use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
 use crate::decide::limits::Limit;
@@ -86,8 +86,7 @@ impl Service {
         let Some(store) = self.store() else {
             // The memory of all states is fetched in parallel instead of one after another.
             enforced().for_each(|part| part.limit.limiter().prefetch(part.key));
-            let requests: Vec<_> =
-                enforced().map(|part| Request::keyed(part.limit.limiter(), part.key, part.cost)).collect();
+            let requests: Vec<_> = enforced().map(|part| part.limit.request(part.key, part.cost)).collect();
             let joint = acquire_all_at(&requests, now).map_err(|_| Refusal::TooManyKeys)?;
             return Ok(Some(joint.decisions().to_vec()));
         };

@@ -11,6 +11,7 @@
 
 mod health;
 mod in_process;
+mod messages;
 mod reflection;
 mod rlqs;
 mod rls;
@@ -32,6 +33,6 @@ pub(crate) struct Shared {
     pub stats: Arc<GrpcStats>,
     /// What clients may do.
     pub door: crate::listen::access::Door,
-    /// Follows calls; `None` where nobody wants that.
+    /// `None` if OTLP export is off.
     pub telemetry: Option<Arc<crate::observe::telemetry::Telemetry>>,
 }

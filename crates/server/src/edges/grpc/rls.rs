@@ -23,10 +23,7 @@ impl RateLimitService for Shared {
             let what = format!("the client may not ask for the domain `{}`", message.domain);
             return Err(Status::permission_denied(what));
         }
-        let answer = match wire::question(&message) {
-            Ok(question) => self.rates.decide(&question, now).await,
-            Err(error) => Err(error),
-        };
+        let answer = self.rates.decide(&wire::question(&message), now).await;
         let [admitted, denied, failed] = &self.stats.requests;
         let counter = match &answer {
             Ok(answer) if answer.is_over => denied,
@@ -41,11 +38,7 @@ impl RateLimitService for Shared {
 
 fn status(error: &Unanswered) -> Status {
     let code = match error {
-        Unanswered::NoDomain
-        | Unanswered::NoDescriptors
-        | Unanswered::TooManyHits { .. }
-        | Unanswered::Override(_) => Code::InvalidArgument,
-        Unanswered::TooManyOverrides { .. } => Code::ResourceExhausted,
+        Unanswered::NoDomain | Unanswered::NoDescriptors | Unanswered::Override(_) => Code::InvalidArgument,
         Unanswered::Refused(Refusal::NoAnswer { .. }) => Code::Unavailable,
         Unanswered::Refused(_) => Code::FailedPrecondition,
     };

@@ -12,21 +12,30 @@ use envoy_types::pb::envoy::service::{
 use hyper::body::Incoming;
 use hyper_util::service::TowerToHyperService;
 use tokio::time::timeout;
-use tonic::{Status, body::Body};
+use tonic::{Code, Status, body::Body};
 use tonic_health::pb::health_server::{Health, HealthServer, SERVICE_NAME as HEALTH};
 
-use super::{Shared, reflection::Reflection, rlqs::Quotas};
+use super::{
+    Shared,
+    messages::{Limits, Memory},
+    reflection::Reflection,
+    rlqs::Quotas,
+};
 use crate::{
     decide::service::Service,
     edges::http::{drain, http_rights},
     listen::access::{Door, Rights, Role},
-    observe::telemetry::Telemetry,
+    observe::{metrics::GrpcStats, telemetry::Telemetry},
 };
 
-/// The longest message, in bytes.
-const MAX_MESSAGE: usize = 64 * 1024;
-/// The longest quota report: Envoy puts all its buckets into one.
-const MAX_REPORT: usize = 4 * 1024 * 1024;
+/// The limits of a request for a decision. Envoy allows 60 KiB of header fields by default and up to 8 MiB, and a descriptor may
+/// repeat them. Its parts are descriptors (field 2) and their entries (field 1).
+const REQUEST: Limits = Limits { size: 4 * 1024 * 1024, path: &[2, 1], parts: 4_096 };
+/// The limits of a quota report, into which Envoy puts all its buckets. Its parts are usages (field 2), their buckets (field 1) and
+/// the buckets' entries (field 1).
+const REPORT: Limits = Limits { size: 4 * 1024 * 1024, path: &[2, 1, 1], parts: 20_000 };
+/// The limits of other messages: they name a service or a file.
+const OTHER: Limits = Limits { size: 16 * 1024, path: &[], parts: 0 };
 /// The time limit of a call, including its arrival. A stream may last longer once it has begun.
 const CALL_TIME: Duration = Duration::from_secs(10);
 
@@ -42,14 +51,17 @@ pub(super) struct Routes<H> {
     rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
     health: TowerToHyperService<HealthServer<H>>,
     reflection: Reflection,
+    memory: Memory,
+    stats: Arc<GrpcStats>,
 }
 
 impl<H: Health> Routes<H> {
     pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>) -> Self {
         let door = shared.door.clone();
         let (service, telemetry) = (Arc::clone(shared.rates.service()), shared.telemetry.clone());
-        let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(MAX_MESSAGE);
-        let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(MAX_REPORT);
+        let stats = Arc::clone(&shared.stats);
+        let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(REQUEST.size);
+        let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(REPORT.size);
         Self {
             door,
             service,
@@ -58,12 +70,30 @@ impl<H: Health> Routes<H> {
             rlqs: TowerToHyperService::new(rlqs),
             health: TowerToHyperService::new(health),
             reflection: Reflection::new(),
+            memory: Memory::default(),
+            stats,
         }
     }
 
-    /// Handles one call. On a spare slot, only health checks are served. `names` are those in the client's certificate, if
-    /// any.
+    /// Handles one call, and counts and logs its error. On a spare slot, only health checks are served. `names` are those in the
+    /// client's certificate, if any.
     pub async fn call(
+        &self,
+        request: Request<Incoming>,
+        is_spare: bool,
+        names: Option<&[String]>,
+    ) -> Result<Response<Body>, Infallible> {
+        let response = self.follow(request, is_spare, names).await?;
+        // The end of a stream comes later; its errors are for the client alone.
+        if let Some(status) = Status::from_header_map(response.headers())
+            && status.code() != Code::Ok
+        {
+            self.stats.errors.add(&status, self.service.now());
+        }
+        Ok(response)
+    }
+
+    async fn follow(
         &self,
         request: Request<Incoming>,
         is_spare: bool,
@@ -89,7 +119,7 @@ impl<H: Health> Routes<H> {
         // `/package.Service/Method`
         let name = request.uri().path().split('/').nth(1).unwrap_or_default();
         if name == HEALTH {
-            return self.health.call(request).await;
+            return self.health.call(self.memory.bound(OTHER, request)).await;
         }
         if is_spare {
             let what = "all connections are in use; retry later or raise --max-connections";
@@ -110,13 +140,19 @@ impl<H: Health> Routes<H> {
             Ok(Status::deadline_exceeded(what).into_http())
         };
         if is_rls {
-            return timeout(CALL_TIME, self.rls.call(request)).await.unwrap_or_else(late);
+            return timeout(CALL_TIME, self.rls.call(self.memory.bound(REQUEST, request)))
+                .await
+                .unwrap_or_else(late);
         }
         if is_quota {
-            return timeout(CALL_TIME, self.rlqs.call(request)).await.unwrap_or_else(late);
+            return timeout(CALL_TIME, self.rlqs.call(self.memory.bound(REPORT, request)))
+                .await
+                .unwrap_or_else(late);
         }
         if let Some(reflection) = reflection {
-            return timeout(CALL_TIME, reflection(request)).await.unwrap_or_else(late);
+            return timeout(CALL_TIME, reflection(self.memory.bound(OTHER, request)))
+                .await
+                .unwrap_or_else(late);
         }
         let what = format!("the services are {SERVICE_NAME}, {QUOTA}, {HEALTH} and grpc.reflection");
         Ok(Status::unimplemented(what).into_http())

@@ -31,7 +31,7 @@ use crate::listen::{
 /// The maximum number of concurrent calls of a connection.
 const MAX_STREAMS: u32 = 1_000;
 /// The maximum number of streams that a client may open and reset before they are served. Above it, the connection is closed.
-const MAX_RESETS: usize = 100;
+const MAX_RESETS: usize = 20;
 /// The maximum size of a call's header fields, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
 /// How many bytes of a call, and of all calls of a connection, are buffered before they are read.
@@ -44,7 +44,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
 /// How long a client may take from the connection to its first call. Later it may be silent as long as it answers the above: proxies
 /// keep their connections.
-const FIRST_CALL: Duration = Duration::from_mins(1);
+const FIRST_CALL: Duration = Duration::from_secs(15);
 /// Serves until `stop` is set, and then until every call in progress is answered. Dropping the future closes all connections.
 pub(crate) async fn serve(
     connections: Acceptor,

@@ -16,22 +16,19 @@ use envoy_types::pb::{
 use crate::envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit};
 
 /// Converts a message to a question.
-///
-/// # Errors
-/// When an override in the message has an unknown unit.
-pub(super) fn question(request: &RateLimitRequest) -> Result<Question<'_>, Unanswered> {
-    let descriptors = request.descriptors.iter().map(descriptor).collect::<Result<_, _>>()?;
-    Ok(Question { domain: &request.domain, hits: request.hits_addend, descriptors })
+pub(super) fn question(request: &RateLimitRequest) -> Question<'_> {
+    let descriptors = request.descriptors.iter().map(descriptor).collect();
+    Question { domain: &request.domain, hits: request.hits_addend.into(), descriptors }
 }
 
-fn descriptor(descriptor: &RateLimitDescriptor) -> Result<Descriptor<'_>, Unanswered> {
+fn descriptor(descriptor: &RateLimitDescriptor) -> Descriptor<'_> {
     let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
-    Ok(Descriptor {
+    Descriptor {
         entries: entries.collect(),
         hits: descriptor.hits_addend.as_ref().map(|hits| hits.value),
         is_refund: descriptor.is_negative_hits,
-        limit: descriptor.limit.map(limit).transpose()?,
-    })
+        limit: descriptor.limit.map(limit),
+    }
 }
 
 fn limit(limit: RateLimitOverride) -> Result<Override, Unanswered> {

@@ -117,9 +117,6 @@ pub(super) async fn decide(
         return Err(Problem::forbidden("the client may not ask for this domain").into());
     }
     let hits = request.hits_addend.map_or(0, |Number(hits)| hits);
-    let Ok(hits) = u32::try_from(hits) else {
-        return Err(refused(&Unanswered::TooManyHits { hits }).into());
-    };
     let descriptors = request.descriptors.iter().map(DescriptorBody::descriptor).collect();
     let question = Question { domain: &request.domain, hits, descriptors };
     let told = rates.decide(&question, rates.service().now()).await;
@@ -135,7 +132,7 @@ impl DescriptorBody {
             limit: self
                 .limit
                 .as_ref()
-                .map(|limit| Override { requests_per_unit: limit.requests_per_unit, unit: limit.unit.0 }),
+                .map(|limit| Ok(Override { requests_per_unit: limit.requests_per_unit, unit: limit.unit.0 })),
         }
     }
 }
@@ -192,9 +189,7 @@ fn refused(error: &Unanswered) -> Problem {
         Unanswered::Refused(Refusal::NoAnswer { .. }) => {
             (StatusCode::SERVICE_UNAVAILABLE, "No reply from the store")
         }
-        Unanswered::Refused(_) | Unanswered::TooManyOverrides { .. } => {
-            (StatusCode::CONFLICT, "No decision possible")
-        }
+        Unanswered::Refused(_) => (StatusCode::CONFLICT, "No decision possible"),
         _ => (StatusCode::BAD_REQUEST, "Invalid request"),
     };
     Problem::new(status, title, error.to_string())

@@ -8,8 +8,11 @@ use std::{
     },
 };
 
+use tidegate_core::Nanos;
+use tonic::Status;
+
 use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
-use crate::observe::latency::Latency;
+use crate::observe::{latency::Latency, once_a_minute::OnceAMinute};
 
 /// The counters of gRPC. Relaxed throughout: a scrape needs no exact moment.
 #[derive(Debug, Default)]
@@ -20,10 +23,56 @@ pub(crate) struct GrpcStats {
     /// `ShouldRateLimit` calls by overall code: OK, over the limit, errors.
     pub requests: [AtomicU64; 3],
     pub latency: Latency,
+    pub errors: Errors,
     /// Envoys that decide with quotas, and the buckets for which they have shares.
     pub quota_streams: AtomicUsize,
     pub quota_buckets: AtomicUsize,
     pub quota_reports: AtomicU64,
+}
+
+/// Calls that ended with an error, by its code, which is the cause as far as gRPC knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Errors {
+    /// By the code's number.
+    by_code: [(AtomicU64, OnceAMinute); CODES.len()],
+}
+
+/// The names of gRPC's codes, from 0 on.
+const CODES: [&str; 17] = [
+    "ok",
+    "cancelled",
+    "unknown",
+    "invalid_argument",
+    "deadline_exceeded",
+    "not_found",
+    "already_exists",
+    "permission_denied",
+    "resource_exhausted",
+    "failed_precondition",
+    "aborted",
+    "out_of_range",
+    "unimplemented",
+    "internal",
+    "unavailable",
+    "data_loss",
+    "unauthenticated",
+];
+
+impl Errors {
+    /// Counts an error, and logs it at most once a minute for each code.
+    pub fn add(&self, status: &Status, now: Nanos) {
+        let code = status.code() as usize;
+        let (count, log) = &self.by_code[code];
+        count.fetch_add(1, Ordering::Relaxed);
+        if log.is_due(now) {
+            let cause = CODES[code];
+            tracing::warn!(
+                cause,
+                message = status.message(),
+                "a gRPC call failed; Envoy admits the request unless failure_mode_deny is set"
+            );
+        }
+    }
 }
 
 /// Read at each scrape.
@@ -40,6 +89,11 @@ impl Source for Counted {
         let codes: [(Labels<'_>, u64); 3] =
             [(&[("code", "OK")], ok), (&[("code", "OVER_LIMIT")], over), (&[("code", "error")], failed)];
         sink.family("grpc_requests", help, Kind::Counter, &codes)?;
+        let help = "gRPC calls that ended with an error, by its code";
+        let causes = CODES.iter().zip(&stats.errors.by_code).skip(1);
+        let seen: Vec<_> = causes.map(|(cause, (count, _))| ([("cause", *cause)], read(count))).collect();
+        let seen: Vec<(Labels<'_>, u64)> = seen.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+        sink.family("grpc_errors", help, Kind::Counter, &seen)?;
         for (name, help, now) in [
             ("grpc_quota_streams", "Envoys that decide with quotas", &stats.quota_streams),
             ("grpc_quota_buckets", "Quota buckets with a share", &stats.quota_buckets),

@@ -19,9 +19,10 @@ use tonic::{body::Body, codegen::Service};
 use tonic_reflection::server::Builder;
 
 use self::schema::{Enum, FILES, Field, File, Kind, Message};
+use super::messages::Messages;
 
 /// A service whose type does not matter.
-type Erased = Box<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+type Erased = Box<dyn Fn(Request<Messages<Incoming>>) -> Answer + Send + Sync>;
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// Both versions of the service.
@@ -54,7 +55,7 @@ impl Reflection {
 
 fn erased<S>(service: S) -> Erased
 where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+    S: Service<Request<Messages<Incoming>>, Response = Response<Body>, Error = Infallible>
         + Clone
         + Send
         + Sync

@@ -40,8 +40,8 @@ use crate::listen::access::Rights;
 
 /// The maximum number of answers that wait for a stream's client. If there are more, the stream is closed.
 const WAITING: usize = 16;
-/// The maximum number of unread reports of all streams.
-pub(super) const EVENTS: usize = 256;
+/// The maximum number of unread reports of all streams. A report takes up to 5 MB once it is decoded.
+pub(super) const EVENTS: usize = 16;
 
 /// A message from the assigner to one stream.
 type Said = Result<RateLimitQuotaResponse, Status>;
@@ -103,7 +103,13 @@ async fn listen(
                 }
                 Event::Closed { id }
             }
-            Ok(None) | Err(_) => Event::Closed { id },
+            Ok(None) => Event::Closed { id },
+            Err(error) => {
+                if let Some(say) = heard.upgrade() {
+                    let _ = say.try_send(Err(error));
+                }
+                Event::Closed { id }
+            }
         };
         let is_over = matches!(event, Event::Closed { .. });
         if events.send(event).await.is_err() || is_over {

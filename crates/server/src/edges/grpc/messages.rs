@@ -1,0 +1,297 @@
+//! Bounds the messages of calls before they are decoded: their size, the memory of all that are arriving, and their number of
+//! parts. A part of two bytes takes a hundred and more once it is decoded, so the size alone bounds nothing.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use axum::http::Request;
+use bytes::{Buf, Bytes, BytesMut};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::PollSemaphore;
+use tonic::Status;
+
+/// The bytes in front of a message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+/// Messages up to this size take nothing from the memory for large ones: Envoy's usual ones have a few hundred bytes.
+const SMALL: usize = 64 * 1024;
+/// The maximum size of all large messages that are arriving, in KiB.
+const ALL_LARGE: usize = 64 * 1024;
+
+/// What a message may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Its size in bytes.
+    pub size: usize,
+    /// Its parts: the messages in the first of these fields, those in the second field of each of them, and so on.
+    pub path: &'static [u64],
+    /// The maximum number of parts.
+    pub parts: usize,
+}
+
+/// The memory for large messages, which all calls share.
+#[derive(Clone, Debug)]
+pub(super) struct Memory(Arc<Semaphore>);
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(ALL_LARGE)))
+    }
+}
+
+impl Memory {
+    /// The same request, with messages within these limits.
+    pub fn bound(&self, limits: Limits, request: Request<Incoming>) -> Request<Messages<Incoming>> {
+        request.map(|body| Messages {
+            body,
+            limits,
+            memory: PollSemaphore::new(Arc::clone(&self.0)),
+            held: None,
+            arrived: BytesMut::new(),
+        })
+    }
+}
+
+/// A body that passes on whole messages, after their limits were checked.
+pub(super) struct Messages<B> {
+    body: B,
+    limits: Limits,
+    memory: PollSemaphore,
+    /// For a large message, until the next one.
+    held: Option<OwnedSemaphorePermit>,
+    /// The beginning of a message.
+    arrived: BytesMut,
+}
+
+impl<B> Messages<B> {
+    /// The length of the message that has begun to arrive, with its prefix.
+    fn expected(&self) -> Result<Option<usize>, Status> {
+        let Some(mut length) = self.arrived.get(1..PREFIX) else { return Ok(None) };
+        let length = length.get_u32() as usize;
+        if length > self.limits.size {
+            let what = format!("the message has {length} bytes; at most {} are allowed", self.limits.size);
+            return Err(Status::out_of_range(what));
+        }
+        Ok(Some(PREFIX + length))
+    }
+
+    /// All whole messages that have arrived.
+    fn whole(&mut self, first: usize) -> Result<Bytes, Status> {
+        let mut end = 0;
+        let mut next = Some(first);
+        while let Some(length) = next.filter(|length| end + length <= self.arrived.len()) {
+            let message = &self.arrived[end + PREFIX..end + length];
+            let mut parts = self.limits.parts;
+            if count(message, self.limits.path, &mut parts).is_none() {
+                let what =
+                    format!("the message has more than {} parts; send fewer at once", self.limits.parts);
+                return Err(Status::invalid_argument(what));
+            }
+            end += length;
+            // A later message in the same bytes is checked for its size when the first ones are gone.
+            let rest = self.arrived.get(end + 1..end + PREFIX);
+            next = rest.map(|mut length| PREFIX + length.get_u32() as usize);
+        }
+        Ok(self.arrived.split_to(end).freeze())
+    }
+}
+
+impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            if let Some(expected) = self.expected()? {
+                if self.arrived.len() >= expected {
+                    return Poll::Ready(Some(Ok(Frame::data(self.whole(expected)?))));
+                }
+                if expected > SMALL && self.held.is_none() {
+                    let wanted = u32::try_from(expected.div_ceil(1024)).unwrap_or(u32::MAX);
+                    self.held = ready!(self.memory.poll_acquire_many(context, wanted));
+                }
+                let missing = expected - self.arrived.len();
+                self.arrived.reserve(missing);
+            }
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => return Poll::Ready(Some(Err(Status::from_error(Box::new(error))))),
+                // The rest of a message that ends too early: its reader says so.
+                None if self.arrived.is_empty() => return Poll::Ready(None),
+                None => return Poll::Ready(Some(Ok(Frame::data(self.arrived.split().freeze())))),
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    if self.arrived.is_empty() {
+                        self.held = None;
+                    }
+                    self.arrived.extend_from_slice(&data);
+                }
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.arrived.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+/// Counts the parts of an encoded message down from `left`. `None` if there are more. Wrong encodings end the count: the
+/// decoder refuses them.
+fn count(mut bytes: &[u8], path: &[u64], left: &mut usize) -> Option<()> {
+    let [field, deeper @ ..] = path else { return Some(()) };
+    while let Some(tag) = varint(&mut bytes) {
+        let skipped = match tag & 7 {
+            0 => varint(&mut bytes).map(|_| &bytes[..0]),
+            1 => bytes.split_off(..8),
+            2 => varint(&mut bytes).and_then(|length| bytes.split_off(..usize::try_from(length).ok()?)),
+            5 => bytes.split_off(..4),
+            _ => None,
+        };
+        let Some(content) = skipped else { break };
+        if tag == field << 3 | 2 {
+            *left = left.checked_sub(1)?;
+            count(content, deeper, left)?;
+        }
+    }
+    Some(())
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = bytes.split_off_first()?;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::{
+        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
+        service::ratelimit::v3::RateLimitRequest,
+    };
+    use http_body_util::{BodyExt, StreamBody};
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+
+    fn request(descriptors: usize, entries: usize) -> Vec<u8> {
+        let entry = Entry { key: "key".to_owned(), value: "value".to_owned() };
+        let descriptor =
+            RateLimitDescriptor { entries: vec![entry; entries], ..RateLimitDescriptor::default() };
+        let descriptors = vec![descriptor; descriptors];
+        RateLimitRequest { domain: "shop".to_owned(), descriptors, hits_addend: 1 }.encode_to_vec()
+    }
+
+    #[test]
+    fn parts_are_counted_at_each_depth() {
+        let of = |descriptors, entries, most: usize| {
+            let mut left = most;
+            count(&request(descriptors, entries), &[2, 1], &mut left).map(|()| most - left)
+        };
+        assert_eq!(of(0, 0, 10), Some(0));
+        assert_eq!(of(3, 4, 15), Some(15));
+        assert_eq!(of(3, 4, 14), None);
+        assert_eq!(of(2_000_000, 0, 4_096), None);
+    }
+
+    fn framed(message: &[u8]) -> Vec<u8> {
+        let mut framed = vec![0];
+        framed.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
+        framed.extend_from_slice(message);
+        framed
+    }
+
+    async fn passed(pieces: Vec<Vec<u8>>, memory: &Memory, limits: Limits) -> Result<Vec<u8>, Status> {
+        let frames = pieces.into_iter().map(|piece| Ok::<_, hyper::Error>(Frame::data(Bytes::from(piece))));
+        let body = Messages {
+            body: StreamBody::new(futures_util::stream::iter(frames)),
+            limits,
+            memory: PollSemaphore::new(Arc::clone(&memory.0)),
+            held: None,
+            arrived: BytesMut::new(),
+        };
+        Ok(body.collect().await?.to_bytes().to_vec())
+    }
+
+    const LIMITS: Limits = Limits { size: 200_000, path: &[2, 1], parts: 100 };
+
+    proptest! {
+        #[test]
+        fn messages_pass_unchanged_however_they_are_cut(
+            sizes in proptest::collection::vec(0_usize..12, 0..5),
+            cuts in proptest::collection::vec(1_usize..40, 1..20),
+        ) {
+            let whole: Vec<u8> = sizes.iter().flat_map(|size| framed(&request(*size, 2))).collect();
+            let mut pieces = Vec::new();
+            let mut rest = &whole[..];
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (piece, after) = rest.split_at((*cut).min(rest.len()));
+                pieces.push(piece.to_vec());
+                rest = after;
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let passed = runtime.block_on(passed(pieces, &Memory::default(), LIMITS)).unwrap();
+            prop_assert_eq!(passed, whole);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = count(&bytes, &[2, 1], &mut 10);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let _ = runtime.block_on(passed(vec![bytes], &Memory::default(), LIMITS));
+        }
+    }
+
+    #[tokio::test]
+    async fn too_large_messages_and_too_many_parts_are_errors_that_give_numbers() {
+        let of = async |message: &[u8]| passed(vec![framed(message)], &Memory::default(), LIMITS).await;
+        let error = of(&vec![0; 200_001]).await.unwrap_err();
+        assert_eq!(
+            (error.code(), error.message()),
+            (tonic::Code::OutOfRange, "the message has 200001 bytes; at most 200000 are allowed")
+        );
+        let error = of(&request(51, 1)).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        assert!(of(&request(50, 1)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn large_messages_share_a_bounded_memory() {
+        let memory = Memory::default();
+        let large = request(2, 1)
+            .into_iter()
+            .chain([0x1a, 0])
+            .chain(std::iter::repeat_n([0x1a, 0], 50_000).flatten());
+        let large = framed(&large.collect::<Vec<_>>());
+        let all = memory.0.clone().acquire_many_owned(u32::try_from(ALL_LARGE).unwrap()).await.unwrap();
+        let (first, second) = large.split_at(1_000);
+        let pieces = vec![first.to_vec(), second.to_vec()];
+        let mut waiting = std::pin::pin!(passed(pieces.clone(), &memory, LIMITS));
+        assert!(futures_util::poll!(&mut waiting).is_pending(), "all memory is in use");
+        assert!(passed(vec![framed(&request(2, 2))], &memory, LIMITS).await.is_ok(), "small ones need none");
+        drop(all);
+        assert_eq!(waiting.await.unwrap(), large);
+        assert_eq!(memory.0.available_permits(), ALL_LARGE, "given back");
+    }
+}
