@@ -6,22 +6,34 @@ use tidegate_core::parse_duration;
 
 use crate::{Kind, Node, Problem, abridged, nearest};
 
-/// The problems of one file.
+/// The maximum number of problems that are kept. A hostile file has one in each line.
+const MOST: usize = 100;
+
+/// The problems of one file: the first 100, and how many there are.
 #[derive(Debug, Default)]
 pub struct Complaints {
     problems: Vec<Problem>,
+    left_out: usize,
 }
 
 impl Complaints {
     /// Adds a problem.
     pub fn add(&mut self, problem: Problem) {
-        self.problems.push(problem);
+        if self.problems.len() < MOST {
+            self.problems.push(problem);
+        } else {
+            self.left_out += 1;
+        }
     }
 
-    /// Returns all problems, sorted by line.
+    /// Returns the first 100 problems, sorted by line. If there are more, the last one says how many.
     #[must_use]
     pub fn into_sorted(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(Problem::line);
+        if self.left_out > 0 {
+            let what = format!("{} more problems are not listed", self.left_out);
+            self.problems.push(Problem::overall(what).mend("mend these first"));
+        }
         self.problems
     }
 
@@ -34,7 +46,7 @@ impl Complaints {
     /// Returns the number of problems so far.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.problems.len()
+        self.problems.len() + self.left_out
     }
 }
 

@@ -8,6 +8,12 @@ use std::{io, process::ExitCode, sync::Arc};
 use tidegate_server::{Ended, OpenFiles, Server, raise_open_files, signals, telemetry::Telemetry};
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::{
+    Layer as _,
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 
 use self::{args::LogFormat, ready::Ready};
 use crate::systemd;
@@ -110,25 +116,29 @@ fn start_log(args: &Args, telemetry: Option<&Telemetry>) -> WorkerGuard {
     let (stderr, guard) =
         NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES).lossy(true).finish(io::stderr());
     let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
+    let lines = tracing_subscriber::fmt::layer().with_writer(stderr).with_target(false);
+    let lines = match format {
+        LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let log = tracing_subscriber::registry().with(lines.with_filter(wanted(level)));
     #[cfg(feature = "otlp")]
     if let Some(telemetry) = telemetry {
-        use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
-        let lines = tracing_subscriber::fmt::layer().with_writer(stderr).with_target(false);
-        let lines = match format {
-            LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
-            LogFormat::Json => lines.json().flatten_event(true).boxed(),
-        };
-        tracing_subscriber::registry().with(lines.with_filter(level)).with(telemetry.log_layer(level)).init();
+        log.with(telemetry.log_layer(level)).init();
         return guard;
     }
     #[cfg(not(feature = "otlp"))]
     let _ = telemetry;
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(stderr).with_target(false);
-    match format {
-        LogFormat::Text => log.with_ansi(is_terminal).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
+    log.init();
     guard
+}
+
+/// Events up to this level. The libraries below the listeners log what single clients do, which would let a client fill the disk: of
+/// these only errors, unless the operator asks for details.
+fn wanted(level: LevelFilter) -> Targets {
+    const LIBRARIES: [&str; 6] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower"];
+    let theirs = if level >= LevelFilter::DEBUG { level } else { level.min(LevelFilter::ERROR) };
+    Targets::new().with_default(level).with_targets(LIBRARIES.map(|library| (library, theirs)))
 }
 
 fn fail(why: &str) -> ExitCode {

@@ -3,7 +3,8 @@
 //! The lock in this module is a leaf: a thread that holds it takes no key's lock.
 
 use std::{
-    collections::HashMap,
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
     hash::BuildHasherDefault,
     sync::{Arc, PoisonError},
 };
@@ -30,13 +31,20 @@ type Map = HashMap<Tag, Exception, BuildHasherDefault<TagHasher>>;
 
 /// The exceptions of a limiter: at most as many as its maximum number of keys. Each has a mark.
 pub(crate) struct Exceptions {
-    map: RwLock<Map>,
+    inner: RwLock<Inner>,
     most: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Inner {
+    map: Map,
+    /// The ends of blocks, the earliest first. An end that its key no longer has is skipped.
+    ends: BinaryHeap<Reverse<(Nanos, Tag)>>,
 }
 
 impl Exceptions {
     pub fn new(most: usize) -> Self {
-        Self { map: RwLock::new(Map::default()), most: AtomicUsize::new(most) }
+        Self { inner: RwLock::default(), most: AtomicUsize::new(most) }
     }
 
     /// Changes the maximum. Keys that already have an exception keep it.
@@ -47,21 +55,17 @@ impl Exceptions {
 
     /// The exception of a key. Only marked keys have one.
     pub fn get(&self, tag: Tag) -> Option<Exception> {
-        self.read().get(&tag).cloned()
+        self.read().map.get(&tag).cloned()
     }
 
     /// The time until which a key is blocked.
     pub fn blocked(&self, tag: Tag) -> Nanos {
-        self.read().get(&tag).map_or(Nanos::ZERO, |exception| exception.blocked)
+        self.read().map.get(&tag).map_or(Nanos::ZERO, |exception| exception.blocked)
     }
 
     /// Drops a block that has passed, together with the key's mark.
     pub fn drop_passed(&self, marks: &Marks, tag: Tag, now: Nanos) {
-        let mut map = self.write();
-        if map.get(&tag).is_some_and(|exception| !exception.says_something(now)) {
-            map.remove(&tag);
-            marks.remove(tag);
-        }
+        self.write().drop_passed(marks, tag, now);
     }
 
     /// Changes a key's exception; an empty one is dropped. The mark is set before other threads can see the exception.
@@ -72,48 +76,135 @@ impl Exceptions {
         now: Nanos,
         change: impl FnOnce(&mut Exception) -> R,
     ) -> Result<R, TooManyExceptions> {
-        let mut map = self.write();
-        let (known, most) = (map.contains_key(&tag), self.most.load(Ordering::Relaxed));
-        if map.len() >= most && !known {
-            map.retain(|&tag, exception| {
-                let stays = exception.says_something(now);
-                if !stays {
-                    marks.remove(tag);
-                }
-                stays
-            });
-            if map.len() >= most {
-                return Err(TooManyExceptions);
-            }
+        let inner = &mut *self.write();
+        let most = self.most.load(Ordering::Relaxed);
+        inner.drop_some_passed(marks, most, now);
+        let known = inner.map.contains_key(&tag);
+        if inner.map.len() >= most && !known {
+            return Err(TooManyExceptions);
         }
         if !known {
             marks.add(tag);
         }
-        let exception = map.entry(tag).or_default();
+        let exception = inner.map.entry(tag).or_default();
+        let before = exception.blocked;
         let result = change(exception);
-        if !exception.says_something(now) {
-            map.remove(&tag);
-            marks.remove(tag);
+        let until = exception.blocked;
+        if until != before && until > now && until < Nanos::MAX {
+            inner.ends.push(Reverse((until, tag)));
         }
+        inner.drop_passed(marks, tag, now);
+        inner.forget_old_ends();
         Ok(result)
     }
 
     pub fn all(&self) -> Vec<(Tag, Exception)> {
-        self.read().iter().map(|(tag, exception)| (*tag, exception.clone())).collect()
+        self.read().map.iter().map(|(tag, exception)| (*tag, exception.clone())).collect()
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Map> {
+    fn read(&self) -> RwLockReadGuard<'_, Inner> {
         // No change panics midway.
-        self.map.read().unwrap_or_else(PoisonError::into_inner)
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Map> {
-        self.map.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Drops a key's exception if it has passed. Returns whether it had.
+    fn drop_passed(&mut self, marks: &Marks, tag: Tag, now: Nanos) -> bool {
+        let has_passed = self.map.get(&tag).is_some_and(|exception| !exception.says_something(now));
+        if has_passed {
+            self.map.remove(&tag);
+            marks.remove(tag);
+        }
+        has_passed
+    }
+
+    /// Drops two blocks that have passed, and more if there is no room for another one. So each block that was set is looked at once,
+    /// and no call walks all of them.
+    fn drop_some_passed(&mut self, marks: &Marks, most: usize, now: Nanos) {
+        let mut dropped = 0;
+        while dropped < 2 || self.map.len() >= most {
+            let Some(Reverse((_, tag))) = self.ends.peek().copied().filter(|Reverse((end, _))| *end <= now)
+            else {
+                return;
+            };
+            self.ends.pop();
+            dropped += u32::from(self.drop_passed(marks, tag, now));
+        }
+    }
+
+    /// Keys that are blocked again and again leave their old ends behind.
+    fn forget_old_ends(&mut self) {
+        if self.ends.len() > 2 * self.map.len() + 64 {
+            let map = &self.map;
+            self.ends.retain(|Reverse((end, tag))| {
+                map.get(tag).is_some_and(|exception| exception.blocked == *end)
+            });
+        }
     }
 }
 
 impl Exception {
     fn says_something(&self, now: Nanos) -> bool {
         self.blocked > now || self.own.is_some()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn block(exceptions: &Exceptions, marks: &Marks, key: u64, until: Nanos, now: Nanos) -> bool {
+        exceptions.change(marks, Tag::new(key), now, |exception| exception.blocked = until).is_ok()
+    }
+
+    #[test]
+    fn blocks_that_have_passed_make_room_and_others_stay() {
+        let (exceptions, marks) = (Exceptions::new(100), Marks::new(1 << 16));
+        let at = Nanos::from_secs;
+        for key in 1..=100 {
+            let until = if key <= 50 { at(key) } else { Nanos::MAX };
+            assert!(block(&exceptions, &marks, key, until, at(0)));
+        }
+        assert!(!block(&exceptions, &marks, 101, at(9), at(0)), "all are in force");
+        assert!(block(&exceptions, &marks, 101, at(99), at(1)), "one has passed");
+        assert!(!block(&exceptions, &marks, 102, at(99), at(1)));
+        assert_eq!(exceptions.blocked(Tag::new(100)), Nanos::MAX);
+        for key in 102..151 {
+            assert!(block(&exceptions, &marks, key, at(99), at(60)), "{key}");
+        }
+        assert_eq!(exceptions.all().len(), 100);
+        assert_eq!((1..=50).filter(|key| marks.has(Tag::new(*key))).count(), 0, "their marks are gone");
+    }
+
+    #[test]
+    fn a_key_that_is_blocked_again_stays_blocked_and_leaves_no_ends_behind() {
+        let (exceptions, marks) = (Exceptions::new(10), Marks::new(10));
+        for second in 1..10_000 {
+            assert!(block(&exceptions, &marks, 7, Nanos::from_secs(second + 5), Nanos::from_secs(second)));
+        }
+        assert_eq!(exceptions.blocked(Tag::new(7)), Nanos::from_secs(10_004));
+        assert!(exceptions.read().ends.len() < 100);
+    }
+
+    #[test]
+    fn a_block_in_a_full_table_looks_at_few_others() {
+        const MANY: u64 = 200_000;
+        let (exceptions, marks) = (Exceptions::new(MANY as usize), Marks::new(MANY as usize));
+        for key in 1..=MANY {
+            assert!(block(&exceptions, &marks, key, Nanos::from_secs(key), Nanos::ZERO));
+        }
+        // A walk over all for each of these would look at 40 billion.
+        for key in 1..=MANY {
+            assert!(!block(&exceptions, &marks, MANY + key, Nanos::MAX, Nanos::ZERO));
+        }
+        for key in 1..=MANY {
+            assert!(block(&exceptions, &marks, MANY + key, Nanos::MAX, Nanos::from_secs(key)));
+        }
+        assert!(exceptions.read().ends.is_empty());
     }
 }

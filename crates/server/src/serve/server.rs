@@ -183,6 +183,7 @@ impl Server {
             reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
             trace_readers: Arc::new(Semaphore::new(1)),
+            rules_readers: Semaphore::new(2),
             origins,
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),

@@ -147,6 +147,24 @@ fn a_web_page_may_send_requests_only_if_its_origin_is_allowed() {
 }
 
 #[test]
+fn an_image_on_a_foreign_page_takes_nothing() {
+    let server = Running::with_rules("attack-image", RULES);
+    let ask = |fields: &str| {
+        let mut http = Http::connect(server.http);
+        http.write(format!("GET /v1/check/per-user?key=boss HTTP/1.1\r\nhost: a\r\n{fields}\r\n").as_bytes());
+        http.read().status
+    };
+    for site in ["cross-site", "same-site"] {
+        assert_eq!(ask(&format!("sec-fetch-site: {site}\r\nsec-fetch-mode: no-cors\r\n")), 403, "{site}");
+        assert_eq!(ask(&format!("sec-fetch-site: {site}\r\nsec-fetch-mode: navigate\r\n")), 403, "{site}");
+    }
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="allowed"}"#), 0);
+    assert_eq!(ask("sec-fetch-site: none\r\n"), 200, "typed into the address bar");
+    let by_a_proxy = "sec-fetch-site: cross-site\r\nx-forwarded-uri: /cart\r\n";
+    assert_eq!(ask(by_a_proxy), 200, "the fields of the proxy's own client");
+}
+
+#[test]
 fn an_unknown_limit_is_answered_with_the_nearest_names_however_many_there_are() {
     let limits: Vec<_> =
         (0..900).map(|at| format!("  - {{name: tenant-{at}, limit: 1/1s, max_keys: 4}}\n")).collect();

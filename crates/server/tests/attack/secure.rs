@@ -155,3 +155,26 @@ fn http2_works_and_a_client_that_resets_streams_quickly_loses_its_connection() {
     assert!(error.reason().is_none_or(|reason| reason == h2::Reason::ENHANCE_YOUR_CALM), "{error}");
     assert_eq!(server.post("/v1/peek", ASK).status, 200);
 }
+
+#[test]
+fn over_http2_the_dashboard_may_post_and_a_foreign_page_may_not() {
+    let server = Running::with_rules("attack-h2-origin", RULES);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // HTTP/2 has `:authority` and no Host.
+    let post = async |origin: &str| {
+        let stream = tokio::net::TcpStream::connect(server.admin).await.unwrap();
+        let (client, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = axum::http::Request::post(format!("http://{}/v1/block", server.admin));
+        let request = request.header("origin", origin).body(()).unwrap();
+        let (answer, mut body) = client.ready().await.unwrap().send_request(request, false).unwrap();
+        let sent = r#"{"limit":"per-user","key":"mallory"}"#;
+        body.send_data(sent.into(), true).unwrap();
+        answer.await.unwrap().status().as_u16()
+    };
+    runtime.block_on(async {
+        assert_eq!(post("http://evil.example").await, 403);
+        assert_eq!(post(&format!("http://{}", server.admin)).await, 200);
+        assert_eq!(post(&format!("https://{}", server.admin)).await, 200);
+    });
+}

@@ -37,10 +37,12 @@ pub(crate) struct App {
     pub ready: AtomicBool,
     /// Has one permit: a reader of the trace needs as much memory as the trace.
     pub trace_readers: Arc<Semaphore>,
+    /// Has two permits: a text of rules takes up to 50 times its size once it is parsed.
+    pub rules_readers: Semaphore,
     /// The web origins that may send requests.
     pub origins: Vec<String>,
     /// The names of the control plane, for requests without credentials.
     pub hosts: Hosts,
-    /// Follows requests; `None` where nobody wants that.
+    /// `None` if OTLP export is off.
     pub telemetry: Option<Arc<Telemetry>>,
 }

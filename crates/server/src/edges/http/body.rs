@@ -11,6 +11,8 @@ use bytes::BytesMut;
 use futures_util::FutureExt;
 use http_body_util::{BodyExt, Limited};
 
+use tokio::sync::{Semaphore, SemaphorePermit};
+
 use super::problem::{Problem, Refused};
 use crate::rules::MAX_FILE;
 
@@ -32,11 +34,19 @@ pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Refus
     up_to(request, MAX_BODY, "ask for fewer limits at once").await
 }
 
-/// A body that is a rules file, which may be as long as one.
-pub(super) async fn rules_body<B: Arrives>(request: Request<B>) -> Result<String, Refused> {
+/// A body that is a rules file, which may be as long as one. It is read when one of the two permits is free, and the text may be
+/// used as long as the permit is held.
+pub(super) async fn rules_body<'p, B: Arrives>(
+    readers: &'p Semaphore,
+    request: Request<B>,
+) -> Result<(String, SemaphorePermit<'p>), Refused> {
+    let Ok(Ok(permit)) = tokio::time::timeout(BODY_TIME, readers.acquire()).await else {
+        let detail = "other rules are being checked: try again in a moment";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).into());
+    };
     let body = up_to(request, MAX_FILE as usize, "is this a rules file?").await?;
     let text = String::from_utf8(body.into());
-    text.map_err(|_| Problem::bad_field("#", "the rules are not UTF-8").into())
+    Ok((text.map_err(|_| Problem::bad_field("#", "the rules are not UTF-8"))?, permit))
 }
 
 async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Result<Bytes, Refused> {

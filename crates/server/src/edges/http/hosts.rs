@@ -1,7 +1,7 @@
 //! Which names the control plane answers to.
 //!
-//! A page from elsewhere can have its own name lead to this machine once it is loaded (DNS rebinding). To the browser the server is
-//! then the page's own, so it tells no origin and lets the page read every answer. The Host field still has the page's name.
+//! A foreign page can make its own name resolve to this machine after it was loaded (DNS rebinding). The browser then takes the server
+//! for the page's own, so it sends no origin and lets the page read every answer. The Host field still has the page's name.
 
 use axum::http::Request;
 
@@ -26,13 +26,13 @@ impl Hosts {
     }
 }
 
-/// Which host a request is for. Browsers always say it.
+/// The host that a request is for. Browsers always send it.
 pub(super) fn host_of<B>(request: &Request<B>) -> Option<&str> {
     let field = request.headers().get(axum::http::header::HOST);
     match (request.uri().authority(), field) {
-        // HTTP/2 says it here.
+        // HTTP/2 has `:authority`.
         (Some(authority), _) => Some(authority.as_str()),
-        // What is no text is no name that is known.
+        // A Host that is not UTF-8 matches no known name.
         (None, Some(host)) => Some(host.to_str().unwrap_or_default()),
         (None, None) => None,
     }

@@ -22,23 +22,47 @@ use crate::listen::access::{Rights, Role};
 /// A browser sends requests for any page that it shows, even to servers that only this machine can reach. It includes the
 /// page's origin, and only origins that the operator configured are allowed. The Host field proves nothing: an attacker's
 /// domain name that resolves to this machine appears there unchanged.
-pub(super) fn refuse_foreign_pages(app: &App, plane: Plane, headers: &HeaderMap) -> Result<(), Refused> {
+///
+/// For an image or a frame a browser sends no origin, but Sec-Fetch-Site. A proxy may pass that on from its own client, so it is
+/// ignored next to a field that only proxies add.
+pub(super) fn refuse_foreign_pages<B>(
+    app: &App,
+    plane: Plane,
+    takes: bool,
+    request: &Request<B>,
+) -> Result<(), Refused> {
+    let headers = request.headers();
     let named = |origin: &HeaderValue| app.origins.iter().any(|named| named.as_bytes() == origin.as_bytes());
     // Only the control plane has its own pages.
-    let is_own = |origin: &HeaderValue| plane == Plane::Admin && is_own_page(&app.hosts, origin, headers);
+    let is_own = |origin: &HeaderValue| plane == Plane::Admin && is_own_page(&app.hosts, origin, request);
     let is_let_in = |origin: &HeaderValue| named(origin) || is_own(origin);
-    if headers.get_all(header::ORIGIN).iter().all(is_let_in) {
+    let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
+    let is_foreign = if origins.peek().is_some() {
+        !origins.all(is_let_in)
+    } else {
+        takes && is_from_another_site(headers)
+    };
+    if !is_foreign {
         return Ok(());
     }
     let detail = "the origin of this web page is not allowed: allow it with --http-origin, or send the request from a program without \
-                  an Origin field";
+                  the fields Origin and Sec-Fetch-Site";
     Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail).into())
+}
+
+/// Whether a browser sent this request for a page of another site.
+fn is_from_another_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site");
+    let is_foreign = site.is_some_and(|site| site != "same-origin" && site != "none");
+    let by_proxies =
+        ["x-forwarded-for", "x-forwarded-host", "x-forwarded-uri", "x-original-uri", "x-real-ip"];
+    is_foreign && !by_proxies.iter().any(|name| headers.contains_key(*name))
 }
 
 /// Whether this server served the page: the page's origin is the host of this request. A domain name could resolve to anything, so
 /// it must be a known one.
-fn is_own_page(hosts: &Hosts, origin: &HeaderValue, headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
+fn is_own_page<B>(hosts: &Hosts, origin: &HeaderValue, request: &Request<B>) -> bool {
+    let Some(host) = host_of(request) else { return false };
     let origin = origin.to_str().unwrap_or_default();
     let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     hosts.know(host) && from == Some(host)

@@ -116,7 +116,7 @@ async fn run(
     route: &Route,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Refused> {
-    refuse_foreign_pages(app, plane, request.headers())?;
+    refuse_foreign_pages(app, plane, route.endpoint.makes_decisions(), &request)?;
     let rights = match route.needs() {
         None => None,
         Some(role) => match permit(app, plane, role, &request) {

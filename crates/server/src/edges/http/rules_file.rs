@@ -45,12 +45,16 @@ pub(super) async fn run(
         return Err(Problem::forbidden(detail).into());
     }
     match endpoint {
-        Endpoint::RulesCheck => check(app, rules_body(request).await?).await,
+        Endpoint::RulesCheck => {
+            let (text, _permit) = rules_body(&app.rules_readers, request).await?;
+            check(app, text).await
+        }
         Endpoint::RulesSave => {
             let [version] = query::fields(request.uri(), ["version"])?;
             let version = query::needed(version.as_ref(), "version")?.to_owned();
             let who = rights.map_or("", |rights| &rights.name).to_owned();
-            save(app, rules_body(request).await?, version, who).await
+            let (text, _permit) = rules_body(&app.rules_readers, request).await?;
+            save(app, text, version, who).await
         }
         _ => file(app).await,
     }

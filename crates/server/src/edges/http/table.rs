@@ -67,7 +67,7 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// Whether this path makes decisions.
-    pub(crate) fn is_asked_limits(self) -> bool {
+    pub(crate) fn makes_decisions(self) -> bool {
         matches!(self, Self::Acquire | Self::Peek | Self::Refund | Self::Check | Self::Json)
     }
 }
