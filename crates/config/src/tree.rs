@@ -10,6 +10,9 @@ use super::Problem;
 
 /// Configuration consists of lists of nearly flat mappings. Deeper nesting is a mistake or an attack.
 const MAX_DEPTH: usize = 16;
+/// The maximum number of values: each takes about 100 bytes, so a tree has at most 25 MB. A thousand limits with 100,000 overrides
+/// have 210,000.
+const MAX_VALUES: usize = 250_000;
 
 /// A value and its position.
 #[derive(Clone, Debug)]
@@ -78,7 +81,8 @@ pub fn abridged(text: &str) -> String {
 /// Parses a text with one document; `None` if the text has no document.
 ///
 /// # Errors
-/// If the text is not valid YAML, has anchors or a second document, or nests values more than 16 levels deep.
+/// If the text is not valid YAML, has anchors or a second document, has more than 250,000 values, or nests them more than 16 levels
+/// deep.
 pub fn parse(text: &str) -> Result<Option<Node>, Problem> {
     parse_nested(text, MAX_DEPTH)
 }
@@ -88,7 +92,8 @@ pub fn parse(text: &str) -> Result<Option<Node>, Problem> {
 /// # Errors
 /// Same as [`parse`], with that depth.
 pub fn parse_nested(text: &str, max_depth: usize) -> Result<Option<Node>, Problem> {
-    let mut reader = Reader { parser: Parser::new_from_str(text), last_line: 1, max_depth };
+    let parser = Parser::new_from_str(text);
+    let mut reader = Reader { parser, last_line: 1, max_depth, values_left: MAX_VALUES };
     let mut root = None;
     loop {
         let (event, line) = reader.next()?;
@@ -108,6 +113,7 @@ struct Reader<'a> {
     parser: Parser<'a, saphyr_parser::StrInput<'a>>,
     last_line: usize,
     max_depth: usize,
+    values_left: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -128,6 +134,10 @@ impl<'a> Reader<'a> {
             return Err(Problem::at(line, "the nesting is too deep")
                 .mend("is the indentation right? see `tidegate check --help`"));
         }
+        self.values_left = self.values_left.checked_sub(1).ok_or_else(|| {
+            Problem::at(line, format!("the file has more than {MAX_VALUES} values"))
+                .mend("override the quotas of single keys while the server runs instead: `tidegate override`")
+        })?;
         let anchor = match &event {
             Event::Alias(_) => 1,
             Event::Scalar(_, _, anchor, _)
@@ -207,6 +217,14 @@ mod tests {
         }
         assert!(parse("a: 1\n---\nb: 2\n").unwrap_err().to_string().contains("second"));
         assert!(parse(&"[".repeat(10_000)).is_err());
+    }
+
+    #[test]
+    fn the_number_of_values_is_bounded() {
+        let list = |values: usize| format!("[{}]", "1,".repeat(values - 1));
+        assert!(parse(&list(MAX_VALUES)).is_ok());
+        let problem = parse(&list(MAX_VALUES + 1)).unwrap_err();
+        assert!(problem.to_string().contains("more than 250000 values"), "{problem}");
     }
 
     #[test]

@@ -30,6 +30,8 @@ use crate::{
 
 /// How many lines around a change are shown.
 const AROUND: usize = 3;
+/// The longest text that is compared by lines, in bytes: the comparison takes ten times its size.
+const MAX_DIFF: usize = 512 * 1024;
 /// A difference that takes longer to find is shown coarsely.
 const DIFF_TIME: std::time::Duration = std::time::Duration::from_millis(200);
 
@@ -80,10 +82,7 @@ async fn check(app: &App, text: String) -> Result<Response<Body>, Refused> {
     let checked = on_a_thread(move || {
         let before = file.read()?;
         let checked = file.check(&text, keeping)?;
-        let mut diff = TextDiff::configure();
-        diff.timeout(DIFF_TIME);
-        let diff = diff.diff_lines(&before.text, &text).unified_diff().context_radius(AROUND).to_string();
-        Ok((checked, diff, before.version))
+        Ok((checked, difference(&before.text, &text), before.version))
     });
     let (checked, diff, version) = checked.await?.map_err(|error: RulesError| unreadable(&error))?;
     let (limits, mistakes) = match checked {
@@ -91,6 +90,18 @@ async fn check(app: &App, text: String) -> Result<Response<Body>, Refused> {
         Err(mistakes) => (None, mistakes.iter().map(mistake).collect()),
     };
     Ok(answer::json(&json!({"limits": limits, "mistakes": mistakes, "diff": diff, "version": version})))
+}
+
+/// How two texts differ, as a unified diff.
+fn difference(before: &str, after: &str) -> String {
+    if before.len().max(after.len()) > MAX_DIFF && before != after {
+        return format!(
+            "@@ the texts differ; only texts of up to {MAX_DIFF} bytes are compared by lines @@\n"
+        );
+    }
+    let mut diff = TextDiff::configure();
+    diff.timeout(DIFF_TIME);
+    diff.diff_lines(before, after).unified_diff().context_radius(AROUND).to_string()
 }
 
 /// Writes the text into the file, and loads it.
@@ -110,7 +121,7 @@ async fn save(app: &App, text: String, version: String, who: String) -> Result<R
     let path = app.rules_file.path().map(|path| path.display().to_string()).unwrap_or_default();
     let previous = previous.display().to_string();
     tracing::info!(client = who, file = path, previous, "the rules file was changed over HTTP");
-    // Now, not only when the file is looked at again; what comes of it is told.
+    // Reload now instead of at the next poll, so that the response has the result.
     admin::reload(app).await?;
     let file = Arc::clone(&app.rules_file);
     let version = on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?.version;
