@@ -106,6 +106,48 @@ async fn an_automatic_deadline_is_long_enough_for_the_distance() {
     assert!(failed == 0 && made >= 50, "{made} made, {failed} failed");
 }
 
+fn automatic(store: &Store, name: &str) -> SharedLimit {
+    let policy = Policy::token_bucket("1000000/1s".parse().expect("the quota is well formed"));
+    let limit = store.limit(name, policy).on_error(OnError::Closed).deadline(Timeout::Auto);
+    limit.build().expect("the policy can be shared")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_with_a_short_deadline_does_not_close_a_distant_store_to_the_others() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    proxy.delay(Duration::from_millis(80));
+    let store = reach(&proxy.address()).await;
+    until("the round trip is known", || store.round_trip().is_some()).await;
+    let (automatic, hasty) = (automatic(&store, "patient"), limit(&store, Duration::from_millis(50)));
+    // For three intervals of the heartbeat.
+    let length = Duration::from_secs(6);
+    let beside = tokio::spawn(async move { asked(&hasty, 4, length).await });
+    let (made, failed) = asked(&automatic, 10, length).await;
+    assert!(failed * 100 <= made && made >= 300, "{made} made, {failed} failed");
+    assert_ne!(store.health(), Health::Down);
+    let (made, failed) = beside.await.expect("no task panics");
+    assert!(made == 0 && failed > 0, "no reply can be in time for the short deadline");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn automatic_deadlines_follow_a_distance_that_grows() {
+    for delay in [40, 80] {
+        let server = Server::start(&[]);
+        let proxy = Proxy::before(server.port());
+        let store = reach(&proxy.address()).await;
+        let automatic = automatic(&store, "x");
+        let (made, _) = asked(&automatic, 10, Duration::from_millis(300)).await;
+        assert!(made > 0);
+        proxy.delay(Duration::from_millis(delay));
+        let (made, failed) = asked(&automatic, 10, Duration::from_millis(500)).await;
+        println!("{delay} ms, first half second: {made} made, {failed} failed");
+        let (made, failed) = asked(&automatic, 10, Duration::from_secs(3)).await;
+        println!("{delay} ms, afterwards: {made} made, {failed} failed");
+        assert!(failed * 10 <= made && made >= 100, "{delay} ms: {made} made, {failed} failed");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_waits_for_the_reply_to_another_caller() {
     let server = Server::start(&[]);

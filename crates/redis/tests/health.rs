@@ -280,14 +280,14 @@ async fn a_limit_without_permission_for_its_keys_affects_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_slower_than_the_deadline_is_down_until_it_is_fast_again() {
+async fn a_store_slower_than_a_second_is_down_until_it_is_fast_again() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = reach(&proxy.address()).await;
     let limit = limit(&store, "x", log("1000/1h"));
     until_decided(&limit).await;
     let quick = store.stats();
-    proxy.delay(Duration::from_millis(200));
+    proxy.delay(Duration::from_millis(1_500));
     let mut round = 0;
     // Enough failures that no earlier request is still in flight.
     while store.health() == Health::Up
@@ -325,12 +325,13 @@ async fn a_distant_store_is_up_for_limits_with_long_deadlines() {
     until("more heartbeats", || store.stats().calls >= calls + 3).await;
     assert_eq!(patient.acquire("k", 1).await.source, Source::Store);
     assert_eq!((store.stats().opened, store.health()), (0, Health::Up));
-    // A limit with a short deadline, which is later dropped.
+    // A limit with a short deadline changes nothing for the others.
     let hasty = limit(&store, "y", log("1000/1h"));
     assert!(matches!(hasty.acquire("k", 1).await.source, Source::Local(_)));
-    until("the store is too slow for it", || store.health() == Health::Down).await;
-    drop(hasty);
-    until("the store is up for the other", || store.health() == Health::Up).await;
+    let calls = store.stats().calls;
+    until("more heartbeats", || store.stats().calls >= calls + 3).await;
+    assert_eq!(patient.acquire("k", 1).await.source, Source::Store);
+    assert_eq!((store.stats().opened, store.health()), (0, Health::Up));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -340,7 +341,7 @@ async fn a_connection_that_goes_silent_while_the_store_is_down_is_given_up() {
     let store = reach(&proxy.address()).await;
     let limit = limit(&store, "x", log("1000/1h"));
     until_decided(&limit).await;
-    proxy.delay(Duration::from_millis(120));
+    proxy.delay(Duration::from_millis(1_500));
     let down = Until::new("the store is found to be down");
     while down.is_yet_to_be(store.stats().opened > 0) {
         let _ = limit.acquire("k", 1).await;

@@ -19,6 +19,8 @@ const CALL: u64 = 250_000;
 pub struct Distance {
     now: AtomicU64,
     before: AtomicU64,
+    /// The round trip that deadlines allow for: rises at once with a heartbeat's, and falls by at most a quarter with each.
+    allowed: AtomicU64,
 }
 
 /// How calls follow each other.
@@ -33,7 +35,7 @@ pub struct Pace {
 
 impl Default for Distance {
     fn default() -> Self {
-        Self { now: AtomicU64::new(u64::MAX), before: AtomicU64::new(u64::MAX) }
+        Self { now: AtomicU64::new(u64::MAX), before: AtomicU64::new(u64::MAX), allowed: AtomicU64::new(0) }
     }
 }
 
@@ -45,6 +47,20 @@ impl Distance {
         if round_trip.get() < self.now.load(Ordering::Relaxed) {
             self.now.fetch_min(round_trip.get(), Ordering::Relaxed);
         }
+    }
+
+    /// Records the round trip of a heartbeat. Callers measure only replies that are in time, so they cannot see that the distance
+    /// grows beyond their deadline.
+    pub fn beat(&self, round_trip: Nanos) {
+        self.measured(round_trip);
+        let allowed = self.allowed.load(Ordering::Relaxed);
+        self.allowed.store(round_trip.get().max(allowed - allowed / 4), Ordering::Relaxed);
+    }
+
+    /// The round trip that deadlines allow for, or `None` before the first reply.
+    pub fn allowed(&self) -> Option<Nanos> {
+        let allowed = Nanos::new(self.allowed.load(Ordering::Relaxed));
+        self.get().map(|shortest| shortest.max(allowed))
     }
 
     /// Starts a new span if this one has a measurement.
@@ -76,6 +92,21 @@ impl Distance {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deadlines_follow_a_growing_distance_at_once_and_a_shrinking_one_slowly() {
+        let (distance, millis) = (Distance::default(), Nanos::from_millis);
+        assert_eq!(distance.allowed(), None);
+        distance.beat(millis(1));
+        distance.beat(millis(80));
+        assert_eq!((distance.get(), distance.allowed()), (Some(millis(1)), Some(millis(80))));
+        distance.beat(millis(1));
+        assert_eq!(distance.allowed(), Some(millis(60)));
+        for _ in 0..20 {
+            distance.beat(millis(1));
+        }
+        assert_eq!(distance.allowed(), Some(millis(1)));
+    }
 
     #[test]
     fn the_distance_is_the_shortest_recent_round_trip() {

@@ -14,6 +14,7 @@ use super::{
     Monitor,
     lines::Lines,
     nodes::{Beat, Census, random},
+    patience::heartbeat_time,
 };
 use crate::{Deadline, StoreError};
 
@@ -91,17 +92,18 @@ impl Heartbeat {
     /// Sends the due heartbeats: to the shard that counts the nodes, and to suspected shards.
     async fn round(&mut self, monitor: &Arc<Monitor>) {
         let had = monitor.runner.connector.number();
-        let deadline = Deadline::after(monitor.patience.get());
+        let allowed = monitor.distance.allowed();
         let beats: Vec<_> = (0..monitor.shards())
             .filter(|&shard| shard == self.beat.home || monitor.breakers[shard].is_in_doubt())
             .map(|shard| {
                 let (monitor, beat) = (Arc::clone(monitor), Arc::clone(&self.beat));
+                let deadline = Deadline::after(heartbeat_time(allowed, self.misses[shard]));
                 let runtime = monitor.runner.connector.runtime().clone();
                 let given = async move {
                     let sent = monitor.clock.now();
                     let given = beat.give(&monitor, shard, deadline).await;
                     if given.is_ok() {
-                        monitor.distance.measured(monitor.clock.now().saturating_since(sent));
+                        monitor.distance.beat(monitor.clock.now().saturating_since(sent));
                     }
                     given
                 };

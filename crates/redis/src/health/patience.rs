@@ -1,4 +1,5 @@
-//! The deadlines of a store's limits. The shortest one bounds the time of a heartbeat.
+//! The deadlines of a store's limits, and the time limit of its heartbeat, which is independent of them: a limit with a short
+//! deadline must not make a distant store look down to the others.
 
 use std::{
     collections::BTreeMap,
@@ -10,8 +11,15 @@ use tidegate_core::Nanos;
 
 use super::Monitor;
 
-/// The bounds of a heartbeat's time limit, which is the shortest deadline; the upper bound if there is none.
-const BOUNDS: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(1);
+/// The longest time limit.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The time limit of a heartbeat after this many without a reply. It doubles with each, so that a store whose distance has grown is
+/// measured before it counts as down.
+pub fn heartbeat_time(allowed: Option<Nanos>, misses: u8) -> Duration {
+    let time = if allowed.is_some() { auto(allowed) } else { LONGEST };
+    time.saturating_mul(1 << misses.min(10)).min(LONGEST)
+}
 
 /// How many limits have each deadline.
 #[derive(Clone, Default)]
@@ -25,12 +33,6 @@ impl Patience {
     /// The shortest deadline.
     pub fn shortest(&self) -> Option<Duration> {
         self.lock().first_key_value().map(|(&deadline, _)| deadline)
-    }
-
-    /// The time limit of a heartbeat. It is no longer than that of a decision; otherwise callers would wait for a store that
-    /// is too slow.
-    pub fn get(&self) -> Duration {
-        self.shortest().unwrap_or(*BOUNDS.end()).clamp(*BOUNDS.start(), *BOUNDS.end())
     }
 
     /// Adds a deadline that counts while the claim is kept.
@@ -74,7 +76,7 @@ impl Wait {
     pub fn get(&self, monitor: &Monitor) -> Duration {
         match self {
             Self::Set(claim) => claim.deadline(),
-            Self::Auto => auto(monitor.distance.get()),
+            Self::Auto => auto(monitor.distance.allowed()),
         }
     }
 }
@@ -83,7 +85,7 @@ impl Wait {
 fn auto(round_trip: Option<Nanos>) -> Duration {
     let Some(round_trip) = round_trip else { return Duration::from_millis(250) };
     let wait = Duration::from(round_trip).saturating_mul(3).saturating_add(Duration::from_millis(20));
-    wait.clamp(Duration::from_millis(50), Duration::from_secs(1))
+    wait.clamp(Duration::from_millis(50), LONGEST)
 }
 
 #[cfg(test)]
@@ -96,5 +98,13 @@ mod tests {
         assert_eq!((millis(0), millis(10), millis(11), millis(40)), (50, 50, 53, 140));
         assert_eq!((millis(327), millis(5_000)), (1_000, 1_000));
         assert_eq!(auto(None).as_millis(), 250);
+    }
+
+    #[test]
+    fn a_heartbeat_allows_for_the_distance_and_for_one_that_has_grown() {
+        let of = |millis: u64, misses| heartbeat_time(Some(Nanos::from_millis(millis)), misses).as_millis();
+        assert_eq!((of(0, 0), of(0, 1), of(0, 2)), (50, 100, 200));
+        assert_eq!((of(80, 0), of(80, 9), of(5_000, 0)), (260, 1_000, 1_000));
+        assert_eq!(heartbeat_time(None, 0), LONGEST);
     }
 }
