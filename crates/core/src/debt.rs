@@ -13,15 +13,18 @@ use crate::Nanos;
 
 /// The share of a limit that is in use, rounded up.
 ///
-/// The largest value means that nothing is left ([`EXHAUSTED`](Self::EXHAUSTED)); a state that would still admit a
-/// cost of 1 never has it. The lower values count in 126ths of `limit - 1`: limits up to 127 are exact, and larger
-/// ones are rounded up by less than a 126th.
+/// From [`EXHAUSTED`](Self::EXHAUSTED) on, nothing is left; a state that would still admit a cost of 1 never has such a share. The
+/// lower values count in 126ths of `limit - 1`: limits up to 127 are exact, and larger ones are rounded up by less than a 126th.
+/// The higher values are for use above the limit, which a lowered limit leaves: up to 2, 4, 8, 16, 32 and 64 times the limit, and
+/// any number. So a limit that is raised again does not get units back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u8);
 
 impl Share {
     /// Nothing is left.
     pub const EXHAUSTED: Self = Self(127);
+    /// Above 64 times the limit.
+    const UNBOUNDED: Self = Self(134);
 
     /// `used` as a share of `limit`; `None` if nothing is used.
     #[must_use]
@@ -31,7 +34,11 @@ impl Share {
             return None;
         }
         if used >= limit {
-            return Some(Self::EXHAUSTED);
+            let mut share = Self::EXHAUSTED;
+            while share.0 < Self::UNBOUNDED.0 && share.units(limit) < used {
+                share.0 += 1;
+            }
+            return Some(share);
         }
         // From 1 to 126, because 0 < used <= limit - 1.
         Some(Self((used as u64 * 126).div_ceil(limit as u64 - 1) as u8))
@@ -40,8 +47,15 @@ impl Share {
     /// The share in units of `limit`, at least as many as it was computed from.
     #[must_use]
     pub const fn units(self, limit: u32) -> u32 {
-        if self.0 >= Self::EXHAUSTED.0 || limit == 0 {
-            return limit;
+        if self.0 >= Self::UNBOUNDED.0 {
+            return u32::MAX;
+        }
+        if self.0 >= Self::EXHAUSTED.0 {
+            let units = (limit as u64) << (self.0 - Self::EXHAUSTED.0);
+            return if units > u32::MAX as u64 { u32::MAX } else { units as u32 };
+        }
+        if limit == 0 {
+            return 0;
         }
         (self.0 as u64 * (limit as u64 - 1) / 126) as u32
     }
@@ -49,21 +63,21 @@ impl Share {
     /// Whether nothing is left.
     #[must_use]
     pub const fn is_exhausted(self) -> bool {
-        self.0 == Self::EXHAUSTED.0
+        self.0 >= Self::EXHAUSTED.0
     }
 
-    /// The share as a number from 1 to 127.
+    /// The share as a number from 1 to 134.
     #[must_use]
     #[inline]
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// The share with this number; `None` outside of 1 to 127.
+    /// The share with this number; `None` outside of 1 to 134.
     #[must_use]
     #[inline]
     pub const fn new(number: u8) -> Option<Self> {
-        if number == 0 || number > Self::EXHAUSTED.0 { None } else { Some(Self(number)) }
+        if number == 0 || number > Self::UNBOUNDED.0 { None } else { Some(Self(number)) }
     }
 }
 
@@ -161,7 +175,23 @@ mod tests {
             assert_eq!(Share::of(limit, limit), Some(Share::EXHAUSTED));
             assert_eq!(Share::EXHAUSTED.units(limit), limit);
         }
-        assert_eq!(Share::of(1, 0), Some(Share::EXHAUSTED));
+        assert_eq!(Share::of(1, 0), Some(Share::UNBOUNDED));
+    }
+
+    #[test]
+    fn use_above_the_limit_is_kept_up_to_twice_as_much() {
+        for limit in [1_u32, 3, 10, 127, 128, 60_000, 1 << 30] {
+            for used in (0..32).map(|bits| 1_u32 << bits).chain([u32::MAX]).filter(|used| *used > limit) {
+                let share = Share::of(used, limit).unwrap();
+                assert!(share.is_exhausted() && share > Share::EXHAUSTED, "{used} of {limit}");
+                let units = share.units(limit);
+                assert!(
+                    units >= used && (u64::from(units) < 2 * u64::from(used) || used / 64 >= limit),
+                    "{used} of {limit}: {units}"
+                );
+                assert_eq!(Share::new(share.get()), Some(share));
+            }
+        }
     }
 
     #[test]
@@ -170,7 +200,7 @@ mod tests {
             let debt = Debt { share: Share::of(3, 10).unwrap(), lasts };
             assert_eq!(Debt::from_words(debt.to_words()), Some(debt));
         }
-        for words in [[0, 1], [128, 1], [1 << 9, 1], [PERMITS, 1], [PERMITS | 1, 1 << 32]] {
+        for words in [[0, 1], [135, 1], [1 << 9, 1], [PERMITS, 1], [PERMITS | 1, 1 << 32]] {
             assert_eq!(Debt::from_words(words), None);
         }
     }

@@ -202,15 +202,18 @@ impl<C> Limiter<C> {
         self.versions.apply(|_, state| state.to_vec())
     }
 
-    /// Merges in a snapshot that was made under the policy `from`. Returns whether it was valid.
+    /// Merges in a snapshot that was made under the policy `from`: the stricter of both states stays, and usage in this limiter
+    /// still counts. Returns whether the snapshot was valid.
     pub fn restore_at(&self, from: &Policy, state: &[u64], now: Nanos) -> bool {
         if !from.accepts(state) {
             return false;
         }
         self.versions.apply(|policy, mine| {
-            mine.fill(0);
-            policy.transfer(mine, from, state, now);
+            let mut converted = vec![0; policy.words()];
+            policy.transfer(&mut converted, from, state, now);
+            policy.join(mine, &converted, now);
         });
+        self.serve(now);
         true
     }
 

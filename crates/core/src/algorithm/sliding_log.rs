@@ -387,6 +387,6 @@ impl Algorithm for SlidingLog {
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
         let newest = Nanos::new(debt.end().saturating_sub(self.lifetime));
-        self.record(state, newest, debt.share.units(self.limit));
+        self.keep(state, newest, debt.share.units(self.limit));
     }
 }

@@ -191,10 +191,11 @@ impl SlidingWindow {
         new[0] = old[0];
         for at in 0..self.span {
             let count = from.count(old, at);
-            let most = if from.is_full(count) { count.max(self.limit) } else { count };
+            // The true number is unknown, so the count stays full until its slot leaves, whichever limits come next.
+            let most = if from.is_full(count) { self.mask() } else { count.into() };
             let room =
                 if self.limit == u32::MAX { u64::from(u32::MAX) - self.total(new, at) } else { self.mask() };
-            self.set_count(new, at, u64::from(most).min(room) as u32);
+            self.set_count(new, at, most.min(room) as u32);
         }
         self.set(new, 0, self.total(new, self.span).min(self.mask()) as u32);
     }
@@ -445,13 +446,15 @@ impl Algorithm for SlidingWindow {
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
         let newest = (0..self.span).find(|&at| self.count(state, at) > 0)?;
         let end = state[0] + (self.span - newest) as u64 * self.slot;
-        Debt::until(self.used(state, now), self.limit, end, now)
+        Debt::until(self.at_most(state, now), self.limit, end, now)
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
         // Slots begin at multiples of their length, even if the debt's end was rounded up.
         let end = debt.end() - debt.end() % self.slot;
         state[0] = end.saturating_sub(self.span as u64 * self.slot);
-        self.add(state, debt.share.units(self.limit));
+        let units = u64::from(debt.share.units(self.limit)).min(self.mask()) as u32;
+        self.set(state, 0, units);
+        self.set_count(state, 0, units);
     }
 }

@@ -74,7 +74,7 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// Merges in one entry of a snapshot that was made under the policy `from` (for [`Entry::Own`], the key's own policy), by a
-    /// limiter with the same hash keys. Usage in this limiter still counts. Returns whether the entry was valid for that
+    /// limiter with the same hash keys. Usage in this limiter still counts, and of two blocks the later end. Returns whether the entry was valid for that
     /// policy and had a place: an [`Entry::Own`] has one only if the key has its own policy here.
     pub fn restore_at(&self, from: &Policy, entry: &Entry, now: Nanos) -> bool {
         match entry {
@@ -94,7 +94,9 @@ impl<C> KeyedLimiter<C> {
             Entry::Blocked { tag, until } => {
                 let until = Nanos::new(*until);
                 self.exceptions
-                    .change(&self.marks, Tag::new(*tag), now, |exception| exception.blocked = until)
+                    .change(&self.marks, Tag::new(*tag), now, |exception| {
+                        exception.blocked = exception.blocked.max(until);
+                    })
                     .is_ok()
             }
         }

@@ -1,25 +1,30 @@
 //! A record: an evicted key's debt in one word, and its place.
 //!
 //! ```text
-//! │ fingerprint 28 │ share 7 │ exponent 6 │ mantissa 23 │
+//! │ fingerprint 28 │ above 3 │ share 7 │ exponent 6 │ mantissa 20 │
 //!
 //! end = (⌊base / 2^exponent⌋ + mantissa) · 2^exponent      base: the bucket's, a time
 //! ```
 //!
-//! The end is rounded up, by less than a millionth of the time that was left when the record was written. For permits that
-//! only their holders release, the mantissa holds their number instead: exact up to 2²³, beyond that in 512s, rounded up.
+//! *Above* is 0 unless more than the limit is used: then it is the step of the [`Share`] above an exhausted one.
+//!
+//! The end is rounded up, by less than a 250,000th of the time that was left when the record was written. For permits that
+//! only their holders release, the mantissa holds their number instead: exact up to 2²⁰, beyond that in 8,192s, rounded up.
 
 use tidegate_core::{Debt, Lasts, Nanos, Share};
 
 use super::Tag;
 
-const MANTISSA_BITS: u32 = 23;
+const MANTISSA_BITS: u32 = 20;
 const MANTISSA: u64 = (1 << MANTISSA_BITS) - 1;
 const EXPONENT: u64 = 0x3F;
-/// An end needs an exponent of at most 40; the last two mean that the mantissa counts permits.
+/// An end needs an exponent of at most 43; the last two mean that the mantissa counts permits.
 const PERMITS: u64 = 62;
 const MANY_PERMITS: u64 = 63;
-const MANY: u64 = 512;
+const MANY: u64 = 8_192;
+
+const SHARE_SHIFT: u32 = MANTISSA_BITS + 6;
+const ABOVE_SHIFT: u32 = SHARE_SHIFT + 7;
 
 const PRINT_BITS: u32 = 28;
 const PRINT_SHIFT: u32 = 64 - PRINT_BITS;
@@ -90,8 +95,11 @@ pub(crate) fn encode(print: u32, debt: Debt, base: u64) -> u64 {
             if permits <= MANTISSA { (PERMITS, permits) } else { (MANY_PERMITS, permits.div_ceil(MANY)) }
         }
     };
+    let share = debt.share.get();
+    let above = share.saturating_sub(Share::EXHAUSTED.get());
     u64::from(print) << PRINT_SHIFT
-        | u64::from(debt.share.get()) << (MANTISSA_BITS + 6)
+        | u64::from(share - above) << SHARE_SHIFT
+        | u64::from(above) << ABOVE_SHIFT
         | exponent << MANTISSA_BITS
         | mantissa
 }
@@ -112,7 +120,8 @@ fn encode_end(end: u64, base: u64) -> (u64, u64) {
 /// Decodes a word in a bucket with this base; `None` for an empty place.
 #[inline]
 pub(crate) fn decode(word: u64, base: u64) -> Option<Debt> {
-    let share = Share::new((word >> (MANTISSA_BITS + 6) & 0x7F) as u8)?;
+    let share = (word >> SHARE_SHIFT & 0x7F) as u8;
+    let share = if share == 0 { None } else { Share::new(share + (word >> ABOVE_SHIFT & 7) as u8) }?;
     let (exponent, mantissa) = (word >> MANTISSA_BITS & EXPONENT, word & MANTISSA);
     let lasts = match exponent {
         PERMITS => Lasts::UntilReturned(mantissa as u32),
@@ -132,8 +141,8 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
         #[test]
-        fn an_end_is_rounded_up_by_less_than_a_millionth(
-            base in 0..Nanos::MAX.get(), bits in 0_u32..62, span in any::<u64>(), share in 1_u8..=127, print in 0_u32..1 << 28
+        fn an_end_is_rounded_up_by_less_than_a_250_000th(
+            base in 0..Nanos::MAX.get(), bits in 0_u32..62, span in any::<u64>(), share in 1_u8..=134, print in 0_u32..1 << 28
         ) {
             let end = Nanos::new(base + (span >> (63 - bits)));
             let debt = Debt { share: Share::new(share).unwrap(), lasts: Lasts::Until(end) };
@@ -141,16 +150,16 @@ mod tests {
             let read = decode(word, base).unwrap();
             prop_assert!(word != 0 && print_of(word) == print && read.share == debt.share);
             let Lasts::Until(read) = read.lasts else { panic!("an end") };
-            prop_assert!(read >= end && u128::from(read.get() - end.get()) * 2_000_000 <= u128::from(end.get() - base));
+            prop_assert!(read >= end && u128::from(read.get() - end.get()) * 250_000 <= u128::from(end.get() - base));
             // Read back and written again with the same base, it is what it was.
             prop_assert_eq!(encode(print, Debt { lasts: Lasts::Until(read), ..debt }, base), word);
         }
 
         #[test]
-        fn permits_are_counted_one_by_one_to_eight_million(permits in any::<u32>(), base in 0..Nanos::MAX.get()) {
+        fn permits_are_counted_one_by_one_to_a_million(permits in any::<u32>(), base in 0..Nanos::MAX.get()) {
             let debt = Debt { share: Share::EXHAUSTED, lasts: Lasts::UntilReturned(permits) };
             let Some(Debt { lasts: Lasts::UntilReturned(read), .. }) = decode(encode(7, debt, base), base) else { panic!() };
-            prop_assert!(read >= permits && (permits >= 1 << 23 || read == permits) && read - permits < 512);
+            prop_assert!(read >= permits && (permits >= 1 << 20 || read == permits) && read - permits < 8_192);
         }
 
         #[test]
