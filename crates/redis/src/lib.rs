@@ -47,7 +47,8 @@
 //!   standing still.
 //! * Tests run each script and its algorithm in `tidegate-core` through the same random steps and compare them. A limit that
 //!   the scripts cannot represent exactly is refused when it is built ([`PlanError`]).
-//! * A denial writes nothing. This node remembers it until the wait is over, so a retry costs no round trip.
+//! * A denial writes nothing. This node remembers it until the wait is over, for a second at most, so retries cost few round
+//!   trips, and what another node refunds is noticed within that second.
 //! * [`SharedLimit::refund`] refunds exact limits and permits, and only once, however often a call is repeated.
 //! * **Never over**, as long as Redis keeps what it has written. Redis replicates after it replies. So these events admit the
 //!   lost writes again: a failover to a replica that has not seen the last writes, a restart without an append-only file (or

@@ -82,6 +82,21 @@ async fn any_node_can_refund_and_a_refund_clears_the_remembered_denial() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_remembers_a_denial_notices_the_refund_at_another_node() {
+    let server = Server::start(&[]);
+    let (one, two) = (open(&server), open(&server));
+    let [here, there] = [&one, &two].map(|store| limit(store, "x", log("5/366d")));
+    assert!(here.acquire("a", 5).await.decision.is_allowed());
+    assert!(there.acquire("a", 1).await.decision.is_denied());
+    assert_eq!(refund(&here, "a", 5).await, 5);
+    let begun = tokio::time::Instant::now();
+    while there.acquire("a", 1).await.decision.is_denied() {
+        assert!(begun.elapsed() < PATIENCE, "the denial is remembered for a year");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_granted_without_the_store_are_refunded_in_memory() {
     let mut server = Server::start(&[]);
     let store = open(&server);

@@ -176,7 +176,7 @@ fn flow_control_is_allowed_beside_limits_and_is_checked_with_them() {
         ),
         "\
 line 2: `limit` is `5`: a quota is N/duration, as in 100/1m
-line 4: `name` is `a b`; use 1 to 64 letters, digits, `.`, `_`, `:` or `-`
+line 4: `name` is `a b`; use 1 to 64 letters, digits, `.`, `_` or `-`
 line 5: the file has no option `braekers`; did you mean `breakers`?"
     );
 }
@@ -237,15 +237,25 @@ fn limits_that_cannot_be_shared_are_reported_with_their_line() {
         "line 5: `on_error` is `close`",
         "line 6: limit `a`: `deadline` must be above 0 and at most 5s",
         "line 8: limit `b` cannot be shared: a shared limit cannot count denied requests",
+        "line 19: `name` is `e:f`",
     ];
     begins(&told(rules::Keeping::Memory), &everywhere);
     let shared = [
         "line 13: limit `c` cannot be shared: shared permits need a longest hold",
         "line 18: limit `d` cannot be shared: for `x`: the slots of a shared limit must be a whole number",
-        "line 19: limit `e:f` cannot be shared: a colon",
     ];
-    begins(&told(rules::Keeping::Store), &[&everywhere[..], &shared[..]].concat());
+    begins(&told(rules::Keeping::Store), &[&everywhere[..4], &shared[..], &everywhere[4..]].concat());
     assert!(told(rules::Keeping::Memory)[1].contains("did you mean `closed`?"));
+}
+
+#[test]
+fn a_number_of_bytes_has_one_unit_at_most() {
+    for (text, bytes) in [("512MiB", 512 << 20), ("1 GiB", 1 << 30), ("2Ti", 2 << 40), ("9B", 9), ("7", 7)] {
+        assert_eq!(rules::parse_bytes(text), Some(bytes), "{text}");
+    }
+    for text in ["512MiBBBB", "512MB", "MiB", "0", "-1", "5BB", "5KiBiB"] {
+        assert_eq!(rules::parse_bytes(text), None, "{text}");
+    }
 }
 
 #[test]

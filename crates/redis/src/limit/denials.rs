@@ -1,4 +1,5 @@
-//! Remembered denials: until the wait is over, the store would deny the same request again.
+//! Remembered denials: until the wait is over, the store would deny the same request again, unless something changed there: a
+//! refund at another node, a reset, a clock that was wrong. So a denial is remembered for a second at most.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -12,6 +13,9 @@ use crate::{Deadline, Plan};
 
 /// The number of slots. If two denials hash to the same slot, the later one replaces the earlier.
 const SLOTS: usize = 1 << 13;
+
+/// The longest time that a denial is remembered.
+const LONGEST: Nanos = Nanos::from_secs(1);
 
 /// A bounded set of denials, each for one key and one cost.
 pub struct Denials {
@@ -27,6 +31,8 @@ struct Denial {
     cost: u32,
     limit: u32,
     remaining: u64,
+    /// When it is forgotten.
+    ends: Nanos,
     until: Nanos,
     reset: Nanos,
 }
@@ -56,7 +62,7 @@ impl Denials {
             return None;
         }
         let denial = (*self.slot(tag)).filter(|denial| denial.tag == tag && denial.cost == cost)?;
-        (denial.until > now).then(|| {
+        (denial.ends > now).then(|| {
             let wait = denial.until.saturating_since(now).get();
             let reset = denial.reset.saturating_since(now).get();
             Decision::deny(denial.limit, wait, denial.remaining, 1, reset)
@@ -84,8 +90,10 @@ impl Denials {
         let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
         let until = asked.saturating_add(wait.into());
         let reset = asked.saturating_add(decision.reset_after().into());
-        self.last.fetch_max(until.get(), Ordering::Relaxed);
-        *self.slot(tag) = Some(Denial { tag, cost, limit, remaining: decision.remaining(), until, reset });
+        let ends = until.min(asked.saturating_add(LONGEST));
+        self.last.fetch_max(ends.get(), Ordering::Relaxed);
+        *self.slot(tag) =
+            Some(Denial { tag, cost, limit, remaining: decision.remaining(), ends, until, reset });
     }
 }
 
@@ -119,6 +127,19 @@ mod tests {
         assert!(denials.get(alice, 2, later).is_some());
         denials.forget(alice);
         assert!(denials.get(alice, 2, later).is_none());
+    }
+
+    #[test]
+    fn a_denial_is_remembered_for_a_second_at_most_and_says_the_whole_wait() {
+        let (denials, now) = (Denials::new(7), Nanos::from_secs(100));
+        let hour = Nanos::from_secs(3_600).get();
+        denials.put(1, 1, &Decision::deny(5, hour, 0, 1, hour), now);
+        let after = |nanos: u64| now.saturating_add(Nanos::new(nanos));
+        let again = denials.get(1, 1, after(999_999_999)).expect("it still holds");
+        assert_eq!(again.retry_after(), Some(Nanos::new(hour - 999_999_999).into()));
+        assert!(
+            denials.get(1, 1, after(1_000_000_000)).is_none() && !denials.may_hold_any(after(1_000_000_000))
+        );
     }
 
     #[test]

@@ -113,12 +113,12 @@ fn read_rules(root: &Node, keeping: Keeping, complaints: &mut Complaints) -> Rul
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim_start().trim_end_matches('B') {
-        "" => 0,
-        "Ki" => 10,
-        "Mi" => 20,
-        "Gi" => 30,
-        "Ti" => 40,
+    let shift = match unit.trim_start() {
+        "" | "B" => 0,
+        "Ki" | "KiB" => 10,
+        "Mi" | "MiB" => 20,
+        "Gi" | "GiB" => 30,
+        "Ti" | "TiB" => 40,
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
@@ -226,7 +226,8 @@ fn read_name(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> 
         complaints.add(problem.mend("add `name:`; requests and metrics use it"));
         return None;
     };
-    let letter = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
+    // No `:`: in the store it separates the name from the key.
+    let letter = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     match node.text() {
         Some(THROTTLE) => {
             let what = format!("the name `{THROTTLE}` is reserved for the command");
@@ -239,7 +240,7 @@ fn read_name(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> 
         _ => {
             complaints.add(
                 Problem::at(node.line, format!("`name` is {}", node.describe()))
-                    .mend(format!("use 1 to {MAX_NAME} letters, digits, `.`, `_`, `:` or `-`")),
+                    .mend(format!("use 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`")),
             );
             None
         }

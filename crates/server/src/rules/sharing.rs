@@ -125,9 +125,6 @@ pub(crate) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Com
         let problem = Problem::at(line, format!("limit `{}` cannot be shared: {why}", limit.name));
         complaints.add(if mend.is_empty() { problem } else { problem.mend(mend) });
     };
-    if limit.name.contains(':') {
-        wrong("name", "a colon separates the parts of the store's keys".to_owned(), "use another character");
-    }
     if let Some(why) = refusal(&limit.policy) {
         let holdless = !limit.policy.algorithm.limits_rate() && limit.policy.algorithm.get("hold").is_none();
         let (field, mend) = if holdless {

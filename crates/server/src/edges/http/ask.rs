@@ -282,9 +282,9 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refus
     Ok(InHead { limit, key, cost })
 }
 
-/// The first characters of a name that a client may have made up.
+/// The first 16 bytes of a name that a client may have made up, as far as they are whole characters.
 fn shown(name: &str) -> &str {
-    name.get(..16).unwrap_or(name)
+    &name[..name.floor_char_boundary(16)]
 }
 
 fn field(place: impl Into<String>, detail: impl Into<String>) -> Refused {
@@ -294,6 +294,12 @@ fn field(place: impl Into<String>, detail: impl Into<String>) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        assert_eq!([shown("key"), shown("abcdefghijklmnopqr")], ["key", "abcdefghijklmnop"]);
+        assert_eq!(shown("abcdefghijklmnoéé"), "abcdefghijklmno");
+    }
 
     fn detail(body: &str) -> String {
         asks(body.as_bytes()).unwrap_err().problem().to_json().to_string()

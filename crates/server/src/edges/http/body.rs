@@ -36,10 +36,10 @@ pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Refus
 
 /// A body that is a rules file, which may be as long as one. It is read when one of the two permits is free, and the text may be
 /// used as long as the permit is held.
-pub(super) async fn rules_body<'p, B: Arrives>(
-    readers: &'p Semaphore,
+pub(super) async fn rules_body<B: Arrives>(
+    readers: &Semaphore,
     request: Request<B>,
-) -> Result<(String, SemaphorePermit<'p>), Refused> {
+) -> Result<(String, SemaphorePermit<'_>), Refused> {
     let Ok(Ok(permit)) = tokio::time::timeout(BODY_TIME, readers.acquire()).await else {
         let detail = "other rules are being checked: try again in a moment";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).into());

@@ -203,7 +203,7 @@ pub struct Client {
 impl Entry {
     fn shown(&self) -> Client {
         let Rights { name, prefixes, .. } = &*self.rights;
-        let roles = [Role::Decide, Role::Observe, Role::Operate];
+        let roles = [Role::Decide, Role::Observe, Role::Operate, Role::Report];
         Client {
             name: name.to_string(),
             roles: roles.into_iter().filter(|role| self.rights.may(*role)).map(Role::name).collect(),
