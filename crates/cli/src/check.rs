@@ -39,7 +39,7 @@ const REFERENCE: &str = "\
 Rules are YAML: a list of limits.
 
   limits:
-    - name: per-user              # its name in requests: letters, digits, . _ : -
+    - name: per-user              # its name in requests: letters, digits, . _ -
       limit: 100/1m               # N/duration: 500ms, 10s, 1m, 2h, 1d
       algorithm: sliding-window   # the default; its options follow
       slots: 60

@@ -190,7 +190,7 @@ fn a_snapshot_carries_records_to_a_limiter_of_any_bound() {
             assert!(entries.iter().all(|entry| restored.restore_at(&policy, entry, NOW)));
             assert_eq!(restored.stats().forgotten.total(), 0);
             for key in 0..150_u8 {
-                // A bucket's end is rounded up by less than a millionth of the hour.
+                // A bucket's end is rounded up by less than a 250,000th of the hour.
                 let later = NOW.saturating_add(Nanos::from_millis(4));
                 let remaining = restored.acquire_at([key], 1, later).remaining();
                 assert_eq!(remaining, 5, "{} at a bound of {max_keys}", policy.name());
@@ -231,7 +231,7 @@ fn a_changed_bound_keeps_what_every_key_has_used() {
             assert_eq!(limiter.stats().max_keys, max_keys as u64);
             assert!(limiter.stats().keys <= max_keys as u64);
             for key in 0..100_u8 {
-                // A record's end is rounded up by less than a millionth of the hour.
+                // A record's end is rounded up by less than a 250,000th of the hour.
                 let left = limiter.peek_at([key], 0, NOW.saturating_add(Nanos::from_millis(4))).remaining();
                 assert_eq!(left, 6, "{} at a bound of {max_keys}", policy.name());
             }

@@ -10,7 +10,7 @@
 //!    are used up.
 //! 4. *Refunds.* `is_negative_hits` is unknown there: a refund takes the hits once more.
 //! 5. *Counters.* Their names there contain neither the limit nor the unit, and join keys and values with `_`. So different
-//!    rules and overrides may share a counter. Here each limit has its own.
+//!    rules may share a counter. Here each has its own.
 //! 6. *Wildcards.* They are compared there with the key and the value joined by `_`, so the wildcard of one key may match
 //!    another key.
 //! 7. *Statistics.* If a request does not fit as a whole, only the part beyond the limit counts there as over it, and the rest
