@@ -243,11 +243,12 @@ if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
     stage "build the tests of the shared store" cargo test --all-features --locked --quiet --no-run "${store[@]}"
     TIDEGATE_REDIS_SERVER="$redis62" timeout --signal=INT 30m cargo test --all-features --locked --no-fail-fast "${store[@]}" -- \
         --skip tls_connects_only_to_trusted_servers --skip a_plain_address_of_a_tls_server_gives_a_hint >"$scratch/old" 2>&1 &
+    old=$! # `count` replaces $!, because it reads from a process
     TIDEGATE_REDIS_SERVER="$valkey" tests "the shared store on $("$valkey" --version)" "${store[@]}"
     title="the shared store on $("$redis62" --version)"
     say "$title"
     status=0
-    wait $! || status=$?
+    wait "$old" || status=$?
     cat "$scratch/old"
     count "$scratch/old" "$status"
 fi

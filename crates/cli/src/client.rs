@@ -1,4 +1,4 @@
-//! `tidegate health`, `acquire`, `peek` and `refund` use a server's data plane from a shell, and `block`, `unblock`, `override`,
+//! `tidegate health`, `acquire`, `peek`, `charge` and `refund` use a server's data plane from a shell, and `block`, `unblock`, `override`,
 //! `reset`, `reload` and `rules` its control plane. Both are HTTP.
 //!
 //! Exit codes: 0 for yes, 1 for no, 2 for an invalid command line, 3 if the server could not be reached or refused the
@@ -116,8 +116,8 @@ pub struct Acquire {
     of: Of,
     #[command(flatten)]
     target: DataTarget,
-    /// The number of units to take
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    /// The number of units to take; 0 asks whether no more is in use than the limit, for a later `tidegate charge`
+    #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u32,
     /// Wait up to this long for the limit to admit
     #[arg(long, value_name = "DURATION", value_parser = positive)]
@@ -135,6 +135,20 @@ pub struct Peek {
     target: DataTarget,
     /// The number of units that would be taken
     #[arg(long, value_name = "N", default_value_t = 1)]
+    cost: u32,
+}
+
+/// Charge units that were used, whether they fit or not
+///
+/// Exits with 0 if no more is in use now than the limit, with 1 if the key is denied until time has repaid the rest.
+#[derive(Debug, clap::Args)]
+pub struct Charge {
+    #[command(flatten)]
+    of: Of,
+    #[command(flatten)]
+    target: DataTarget,
+    /// The number of units to charge
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
 }
 
@@ -527,6 +541,13 @@ fn pause(span: Duration) {
 
 pub fn peek(args: &Peek) -> ExitCode {
     exit(args.target.target().post("/v1/peek", &args.of.question(args.cost)).map(|answer| decided(&answer)))
+}
+
+pub fn charge(args: &Charge) -> ExitCode {
+    exit(args.target.target().post("/v1/charge", &args.of.question(args.cost)).map(|answer| {
+        print(&format!("remaining {}", answer["remaining"]));
+        answer["allowed"] == true
+    }))
 }
 
 pub fn refund(args: &Refund) -> ExitCode {

@@ -53,6 +53,14 @@ fn a_shell_script_is_limited_by_exit_codes() {
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(1));
     assert_eq!(operate(&["reset", "cron", "nightly"]).0, Some(0));
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
+    // Usage that is known only afterwards: a question of cost 0, and a charge of more than is left.
+    assert_eq!(
+        said(ask(&["acquire", "cron", "late", "--cost", "0"])),
+        (Some(0), "allowed, remaining 2".into())
+    );
+    assert_eq!(said(ask(&["charge", "cron", "late", "--cost", "2"])), (Some(0), "remaining 0".into()));
+    assert_eq!(said(ask(&["charge", "cron", "late", "--cost", "5"])), (Some(1), "remaining 0".into()));
+    assert_eq!(ask(&["acquire", "cron", "late", "--cost", "0"]).0, Some(1));
     let (code, _, error) = ask(&["block", "cron", "mallory"]);
     assert!(code == Some(3) && error.contains("(--admin)"), "{error}");
     let (code, _, error) = ask(&["acquire", "corn", "nightly"]);

@@ -164,6 +164,24 @@ impl<C> Limiter<C> {
         }
     }
 
+    /// Takes `cost` whether it fits or not, for a cost that is known only after the work. What exceeds the limit is debt, which
+    /// time repays (see [`Algorithm::charge`]); it also counts against waiters, and during a block. Returns the decision on a cost
+    /// of 0 afterwards: a denial if more is in use than the limit.
+    pub fn charge_at(&self, cost: u32, now: Nanos) -> Decision {
+        let standing = if self.line.is_busy() {
+            self.step(now, |line, ground, wakes| {
+                let policy = *ground.policy;
+                line.charge(ground, &policy, cost, wakes)
+            })
+        } else {
+            self.versions.apply(|policy, state| {
+                policy.charge(state, now, cost);
+                policy.check(state, now, 0)
+            })
+        };
+        self.blocked_at(now).unwrap_or(standing)
+    }
+
     /// Returns up to `cost` of the units that were taken last; never more than are in use.
     pub fn refund_at(&self, cost: u32, now: Nanos) {
         if self.line.is_busy() {
@@ -262,6 +280,11 @@ impl<C: Clock> Limiter<C> {
     /// Ends a [`block`](Self::block). Returns whether a block was still in force.
     pub fn unblock(&self) -> bool {
         self.unblock_at(self.clock.now())
+    }
+
+    /// [`charge_at`](Self::charge_at) at the current time.
+    pub fn charge(&self, cost: u32) -> Decision {
+        self.charge_at(cost, self.clock.now())
     }
 
     /// Returns up to `cost` of the units that were taken last; never more than are in use.

@@ -67,6 +67,9 @@ pub enum StoreError {
         "a leased or reported limit cannot refund, because nodes decide from their allotments; make it exact"
     )]
     NotExact,
+    /// Permits were charged.
+    #[error("permits are held until they are returned and cannot be charged; ask for a permit instead")]
+    Held,
     /// Any other error from the server.
     #[error("error from the store: {0}")]
     Server(Arc<str>),
@@ -81,7 +84,7 @@ pub enum StoreError {
 /// The kinds of [`StoreError`], for counters.
 impl StoreError {
     /// All names that [`name`](Self::name) can return.
-    pub const NAMES: [&'static str; 20] = [
+    pub const NAMES: [&'static str; 21] = [
         "refused",
         "lost",
         "timed-out",
@@ -102,6 +105,7 @@ impl StoreError {
         "forbidden",
         "one-key",
         "script",
+        "held",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -126,6 +130,7 @@ impl StoreError {
             Self::Forbidden(_) => 17,
             Self::OneKey => 18,
             Self::Script(_) => 19,
+            Self::Held => 20,
         }
     }
 
@@ -145,6 +150,7 @@ impl StoreError {
                 | Self::CrossSlot
                 | Self::OneKey
                 | Self::NotExact
+                | Self::Held
                 | Self::Forbidden(_)
                 | Self::Script(_)
         )

@@ -48,23 +48,19 @@ impl<C: Timer + 'static> Hold<C> {
         self.cost = 0;
     }
 
-    /// Adjusts the charge to the final `cost`: refunds the difference, or takes more, up to what is left.
+    /// Adjusts the charge to the final `cost`: refunds the difference, or charges it, whether it fits or not.
     pub(crate) fn settle(&mut self, cost: u32) {
         let before = std::mem::replace(&mut self.cost, 0);
         let (more, less) = (cost.saturating_sub(before), before.saturating_sub(cost));
         match &self.limit.0 {
-            Kind::Keyed(limiter) if more > 0 => drop(limiter.acquire_up_to(&self.key[..], more)),
-            Kind::Unkeyed(limiter) if more > 0 => drop(limiter.acquire_up_to(more)),
+            Kind::Keyed(limiter) if more > 0 => drop(limiter.charge(&self.key[..], more)),
+            Kind::Unkeyed(limiter) if more > 0 => drop(limiter.charge(more)),
             #[cfg(feature = "shared")]
             Kind::Shared(limit) if more > 0 => {
                 let (limit, key) = (limit.clone(), std::mem::take(&mut self.key));
                 in_background(async move {
-                    let told = limit.acquire(&key[..], more).await;
-                    let left = u32::try_from(told.decision.remaining()).unwrap_or(u32::MAX);
-                    if told.is_denied() && left > 0 {
-                        // Other requests may take some of this in between. The limit is used up in either case.
-                        let _ = limit.acquire(&key[..], left).await;
-                    }
+                    // The store's statistics count a charge that fails.
+                    let _ = limit.charge(&key[..], more).await;
                 });
             }
             _ => give_back(&self.limit, &self.key, less),
@@ -160,7 +156,7 @@ impl<C: Timer + 'static> Holds<C> {
     /// Adds what a request has taken from one limit.
     #[cold]
     pub(crate) fn add(&mut self, question: &Question<'_, C>, settles: Settles) {
-        if question.cost > 0 {
+        if question.cost > 0 || !matches!(settles, Settles::Before | Settles::Back) {
             self.push(Hold::new(question), settles);
         }
     }

@@ -154,14 +154,14 @@ impl<C: Timer + 'static> Builder<C> {
         self.this(|rule| rule.name = Name::new(name))
     }
 
-    /// The cost of a request for this limit (default: 1). A cost of 0 is admitted, and its response reports the state of the
-    /// limit.
+    /// The cost of a request for this limit (default: 1). A cost of 0 takes nothing; it is denied while more is in use than the
+    /// limit, after late charges.
     pub fn cost(self, cost: impl Fn(&request::Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.this(|rule| rule.cost = Some(Box::new(cost)))
     }
 
     /// The head of the response, such as a header field, says the actual cost for this limit. The layer takes
-    /// [`cost`](Self::cost) before the call and then refunds or charges the difference, as far as units are left. If the
+    /// [`cost`](Self::cost) before the call and then refunds the difference, or charges it, whether it fits or not. If the
     /// closure returns `None`, or there is no response, the charge stays as it is.
     pub fn cost_from_response(
         self,

@@ -590,8 +590,26 @@ fn the_cost_in_a_response_head_is_refunded_or_charged() {
     assert_eq!(left(""), 6);
     assert_eq!(left("5"), 1);
     limiter.reset("alice");
-    // A late charge takes at most what is left.
-    assert_eq!(left("4294967295"), 0);
+    // What exceeds the limit is debt.
+    assert_eq!(left("25"), 0);
+    limiter.refund("alice", 16);
+    assert_eq!(limiter.peek("alice", 0).remaining(), 1);
+}
+
+#[test]
+fn a_cost_of_zero_is_settled_too_and_its_debt_ends_the_next_requests() {
+    for (tokens, most) in [(100, 11), (300, 4), (1_200, 1)] {
+        let (limiter, timer) = limiter(log("1000/1m"));
+        let layer = RateLimitLayer::builder(Arc::clone(&limiter), ALICE).cost(|_| 0).billed();
+        let service = layer.build().layer(service_fn(move |request: Request<()>| {
+            request.extensions().get::<Bill>().unwrap().set(tokens);
+            std::future::ready(Ok::<_, Infallible>(Response::new(String::new())))
+        }));
+        let status = || block_on(service.clone().oneshot(from("alice"))).unwrap().status();
+        assert_eq!((0..200).filter(|_| status() == 200).count(), most, "{tokens} tokens an answer");
+        timer.advance(std::time::Duration::from_mins(2));
+        assert_eq!(status(), 200, "time repays it");
+    }
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH", env = "TIDEGATE_ENVOY_CONFIG")]
     pub(super) envoy_config: Option<PathBuf>,
     /// What a denied request from Envoy consumes
-    #[arg(long, value_name = "WHAT", env = "TIDEGATE_ENVOY_CONSUME", default_value = "all-or-none")]
+    #[arg(long, value_name = "WHAT", env = "TIDEGATE_ENVOY_CONSUME", default_value = "each")]
     envoy_consume: ConsumeOption,
     /// Add the header fields RateLimit and RateLimit-Policy to responses through Envoy
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS")]
@@ -275,10 +275,10 @@ pub(super) enum LogFormat {
 /// What a denied request from Envoy consumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ConsumeOption {
+    /// Every limit is charged, whatever the answer, as with envoyproxy/ratelimit
+    Each,
     /// Nothing: one decision covers all limits of a request
     AllOrNone,
-    /// Each limit that admits the request is charged, as with envoyproxy/ratelimit
-    Each,
 }
 
 /// Which buckets `CL.THROTTLE` allows.

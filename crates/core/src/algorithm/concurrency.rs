@@ -93,7 +93,7 @@ impl Algorithm for Concurrency {
         let limit = u64::from(self.limit);
         let room = limit.saturating_sub(state[0]);
         let reset = |out: u64| if out == 0 { 0 } else { u64::MAX };
-        if u64::from(cost) <= room || cost == 0 {
+        if state[0] + u64::from(cost) <= limit {
             Decision::allow(self.limit, room - u64::from(cost), 1, reset(state[0] + u64::from(cost)))
         } else if cost > self.limit {
             never_fits(self.limit, room, reset(state[0]))
@@ -108,6 +108,13 @@ impl Algorithm for Concurrency {
             Some(log) => log.record(state, now, cost),
             None => state[0] = (state[0] + u64::from(cost)).min(u64::from(self.limit).max(state[0])),
         }
+    }
+
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        if let Some(log) = self.held {
+            return log.charge(state, now, cost);
+        }
+        state[0] = (state[0] + u64::from(cost)).min(u32::MAX.into());
     }
 
     /// Releases a permit: the oldest one in use.

@@ -77,6 +77,16 @@ impl FixedWindow {
         }
     }
 
+    /// Begins the window of `now` if nothing counts yet.
+    #[inline]
+    fn begin(&self, state: &mut [u64], now: Nanos, count: u64) {
+        if count == 0 {
+            // If the clock went back, the newest window remains current.
+            let start = if self.first_hit { now.get() } else { now.get() - now.get() % self.window };
+            state[0] = state[0].max(start);
+        }
+    }
+
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         let spec = AlgorithmSpec::of(&ENTRY).with("first_hit", self.first_hit.then_some(Value::Flag(true)));
         (spec, Amount::Quota(Quota::of(self.limit, self.window)))
@@ -105,7 +115,7 @@ impl Algorithm for FixedWindow {
         let reset = |count: u64| if count == 0 { 0 } else { left };
         if cost > self.limit {
             never_fits(self.limit, room, reset(count))
-        } else if u64::from(cost) <= room {
+        } else if count + u64::from(cost) <= limit {
             Decision::allow(self.limit, room - u64::from(cost), 1, reset(count + u64::from(cost)))
         } else {
             Decision::deny(self.limit, left, room, 1, reset(count))
@@ -115,12 +125,18 @@ impl Algorithm for FixedWindow {
     #[inline]
     fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
         let (count, _) = self.current(state, now);
-        if count == 0 && cost > 0 {
-            // If the clock went back, the newest window remains current.
-            let start = if self.first_hit { now.get() } else { now.get() - now.get() % self.window };
-            state[0] = state[0].max(start);
+        if cost > 0 {
+            self.begin(state, now, count);
         }
         state[1] = count.max((count + u64::from(cost)).min(u64::from(self.limit)));
+    }
+
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        let (count, _) = self.current(state, now);
+        if cost > 0 {
+            self.begin(state, now, count);
+            state[1] = (count + u64::from(cost)).min(u32::MAX.into());
+        }
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {

@@ -14,6 +14,8 @@ use crate::{Debt, Nanos, Quota, cell::LOCKED};
 
 /// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to [`Nanos::MAX`].
 pub(super) const MAX_SPAN: u64 = 1 << 61;
+/// The longest debt, in nanoseconds (109 years): keeps a TAT below 2⁶³ at any time, with its lowest byte free for a mark.
+pub(super) const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - super::token_bucket::SHUT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gcra {
@@ -71,6 +73,17 @@ impl Gcra {
             state[0] = now.get() + (debt / parts) as u64;
             state[1] = (debt % parts) as u64;
         }
+    }
+
+    /// The longest debt in ticks.
+    pub const fn longest_debt(self) -> u128 {
+        MAX_OWED as u128 * self.parts as u128
+    }
+
+    /// Owes `cost` more, without a bound but the longest debt.
+    pub fn charge(self, state: &mut [u64], now: Nanos, cost: u32) {
+        let debt = self.debt(state, now);
+        self.set_debt(state, now, (debt + self.ticks(cost)).min(self.longest_debt().max(debt)));
     }
 
     pub fn accepts(self, state: &[u64]) -> bool {

@@ -113,11 +113,11 @@ impl Algorithm for LeakyBucket {
         if cost > self.limit {
             return never_fits(self.limit, self.room(debt), reset);
         }
-        if cost == 0 {
-            return Decision::allow(self.limit, self.room(debt), 1, reset);
-        }
         if debt > self.max_wait {
             return Decision::deny(self.limit, self.gcra.to_nanos(debt - self.max_wait), 0, 1, reset);
+        }
+        if cost == 0 {
+            return Decision::allow(self.limit, self.room(debt), 1, reset);
         }
         let after = debt + self.gcra.ticks(cost);
         Decision::delayed(self.limit, reset, self.room(after), 1, self.gcra.to_nanos(after))
@@ -129,6 +129,13 @@ impl Algorithm for LeakyBucket {
         // A counted denial owes at most what an admission at the maximum wait would have.
         let after = (debt + cost).min((self.max_wait + cost).max(debt));
         self.gcra.set_debt(state, now, after);
+    }
+
+    /// The limit of a leaky bucket is its maximum wait, so a state is over its limit while new work would wait longer.
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        if cost > 0 {
+            self.gcra.charge(state, now, cost);
+        }
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {

@@ -39,8 +39,9 @@ use crate::{Debt, Decision, Nanos};
 /// The trait is sealed: tables, stores and snapshots hold a [`Policy`](crate::Policy), which knows only the algorithms of
 /// this crate. ARCHITECTURE.md describes how to add one.
 ///
-/// **A cost of 0 is a peek**, in every method here and everywhere else in Tidegate: it takes nothing, it is admitted even if
-/// nothing is left, and it is not counted as a request.
+/// **A cost of 0 is a peek**, in every method here and everywhere else in Tidegate: it takes nothing, and it is not counted as a
+/// request. It is admitted even if nothing is left, but denied while the state is *over its limit*: more is in use than the limit,
+/// because of a [charge](Self::charge) or a lowered limit.
 ///
 /// A state is [`words`](Algorithm::words) 64-bit words, all zero when fresh. The owner of a state must use it with one
 /// configuration of one algorithm (see [`Policy::transfer`](crate::Policy::transfer) for a change of configuration),
@@ -64,6 +65,13 @@ pub trait Algorithm: sealed::Sealed {
 
     /// Takes `cost` without a check; the state saturates at its bound.
     fn record(&self, state: &mut [u64], now: Nanos, cost: u32);
+
+    /// Takes `cost` whether it fits or not, for a cost that is known only after the work. Units beyond the limit are debt, which time
+    /// repays by the algorithm's own rule: all that is in use must fall to the limit before a cost of 0 is admitted again.
+    ///
+    /// Counts saturate at 4,294,967,295 units and buckets at a debt of 109 years. A sliding window of a limit up to 254 (65,534)
+    /// counts up to 254 (65,534) units a slot; a higher count stands for any number until its slot leaves.
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32);
 
     /// Returns up to `cost` of the units that were taken last; never more than are in use.
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32);

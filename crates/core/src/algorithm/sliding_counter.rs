@@ -94,6 +94,11 @@ impl SlidingCounter {
         left.saturating_sub(self.ceil_weight(view))
     }
 
+    #[inline]
+    fn is_over(&self, view: View) -> bool {
+        view.current + self.ceil_weight(view) > u64::from(self.limit)
+    }
+
     /// The weighted previous count, rounded up: the number of whole units that it blocks.
     #[inline]
     fn ceil_weight(&self, view: View) -> u64 {
@@ -183,7 +188,7 @@ impl Algorithm for SlidingCounter {
         };
         if cost > self.limit {
             never_fits(self.limit, room, reset(view))
-        } else if u64::from(cost) <= room || cost == 0 {
+        } else if u64::from(cost) <= room && (cost > 0 || !self.is_over(view)) {
             let after = View { current: view.current + u64::from(cost), ..view };
             Decision::allow(self.limit, room - u64::from(cost), 1, reset(after))
         } else {
@@ -198,6 +203,14 @@ impl Algorithm for SlidingCounter {
         let added = (view.current + u64::from(cost)).min(u64::from(self.limit));
         view.current = view.current.max(added);
         Self::write(state, now, view);
+    }
+
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        if cost > 0 {
+            let mut view = self.view(state, now);
+            view.current = (view.current + u64::from(cost)).min(u32::MAX.into());
+            Self::write(state, now, view);
+        }
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {

@@ -280,6 +280,14 @@ impl Algorithm for SlidingLog {
             let room = self.limit - self.counting(log, now);
             return never_fits(self.limit, u64::from(room), self.reset(log, asked));
         }
+        if cost == 0 && log.beyond > 0 {
+            let counting = self.counting(log, now);
+            if self.counting_beyond(log, counting, now) > 0 {
+                // The entries beyond have the time of the oldest one that is kept.
+                let wait = log.oldest() + self.lifetime - asked.get();
+                return Decision::deny(self.limit, wait, 0, 1, self.reset(log, asked));
+            }
+        }
         // The rank of the entry that must have expired for the cost to fit.
         let rank = self.limit - cost + 1;
         if cost > 0 && rank <= log.len {
@@ -312,6 +320,25 @@ impl Algorithm for SlidingLog {
             next = if next + 1 == self.limit { 0 } else { next + 1 };
         }
         state[0] = Head { next, len: len.saturating_add(cost).min(self.limit), beyond }.word();
+    }
+
+    /// The units that the ring has no room for count as taken at the oldest time that is kept, so a cost of 0 waits up to the
+    /// time between two admissions longer than it must. Every other cost is decided exactly.
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        if cost > 0 {
+            let log = Log::read(state, self.limit);
+            let time = log.no_earlier_than_newest(now);
+            let counting = self.counting(log, time);
+            let before = self.counting_beyond(log, counting, time);
+            let total = u64::from(counting) + u64::from(before) + u64::from(cost);
+            let beyond = if before == MANY { MANY.into() } else { total.saturating_sub(self.limit.into()) };
+            self.record(state, now, cost);
+            if self.limit == 0 {
+                state[1] = time;
+            }
+            let head = Head::read(state[0]);
+            state[0] = Head { beyond: u32::try_from(beyond).unwrap_or(MANY).min(MANY), ..head }.word();
+        }
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {

@@ -200,14 +200,6 @@ impl SlidingWindow {
         self.set(new, 0, self.total(new, self.span).min(self.mask()) as u32);
     }
 
-    /// Adds to the slot of `now`, including units above the limit.
-    pub(crate) fn record_all(&self, state: &mut [u64], now: Nanos, cost: u32) {
-        self.turn(state, now);
-        let newest = u64::from(self.count(state, 0)) + u64::from(cost);
-        self.set_count(state, 0, newest.min(self.mask()) as u32);
-        self.set(state, 0, self.total(state, self.span).min(self.mask()) as u32);
-    }
-
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
         let used = u64::from(used).min(self.mask()) as u32;
@@ -361,10 +353,10 @@ impl Algorithm for SlidingWindow {
         if cost > self.limit {
             return never_fits(self.limit, room.into(), self.reset(state, now));
         }
-        if cost == 0 {
+        if cost == 0 && sum <= self.limit {
             return Decision::allow(self.limit, room.into(), 1, self.reset(state, now));
         }
-        if cost > room {
+        if cost > room || cost == 0 {
             let wait = self.wait_for(state, now, self.limit - cost);
             return Decision::deny(self.limit, wait, room.into(), 1, self.reset(state, now));
         }
@@ -401,6 +393,18 @@ impl Algorithm for SlidingWindow {
             self.add(state, cost);
         }
         decision
+    }
+
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        if cost == 0 {
+            return;
+        }
+        self.turn(state, now);
+        // The highest limit cannot be exceeded.
+        let most = if self.limit == u32::MAX { u32::MAX - self.stored_sum(state) } else { u32::MAX };
+        let newest = u64::from(self.count(state, 0)) + u64::from(cost.min(most));
+        self.set_count(state, 0, newest.min(self.mask()) as u32);
+        self.set(state, 0, self.total(state, self.span).min(self.mask()) as u32);
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {

@@ -4,16 +4,14 @@ use core::hint::select_unpredictable;
 
 use super::{
     Algorithm,
-    gcra::{Gcra, MAX_SPAN},
+    gcra::{Gcra, MAX_OWED},
     never_fits,
 };
 use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota};
 
-/// The longest debt, in nanoseconds: keeps a TAT below 2⁶³ at any time.
-const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - SHUT;
 /// The lowest byte of a shut bucket.
-const SHUT: u64 = 0xFF;
+pub(super) const SHUT: u64 = 0xFF;
 
 /// The registry entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -91,12 +89,6 @@ impl TokenBucket {
         (units > 0).then_some((less, span as u64))
     }
 
-    /// The same rate with the largest possible bucket: whatever is recorded is owed.
-    pub(crate) fn bottomless(&self) -> Self {
-        let most = u128::from(MAX_SPAN) * u128::from(self.gcra.parts) / u128::from(self.gcra.step);
-        Self::with(self.gcra, u32::try_from(most).unwrap_or(u32::MAX)).unwrap_or(*self)
-    }
-
     /// How long a shut bucket stays shut, in nanoseconds: as long as an empty bucket takes to fill, or the window if the limit
     /// is 0.
     const fn filling(&self) -> u64 {
@@ -135,19 +127,21 @@ impl TokenBucket {
         }
         let step = u128::from(from.gcra.step);
         let part = ((debt % step) * u128::from(self.gcra.step)).div_ceil(step);
-        self.owe(new, now, debt / step, part);
+        // Only charges make a bucket owe more than twice its capacity. They are carried over in full.
+        let is_charged = debt > 2 * from.capacity;
+        self.owe(new, now, debt / step, part, is_charged);
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
-        self.owe(new, now, used.into(), 0);
+        self.owe(new, now, used.into(), 0, false);
     }
 
-    fn owe(&self, new: &mut [u64], now: Nanos, units: u128, part: u128) {
+    fn owe(&self, new: &mut [u64], now: Nanos, units: u128, part: u128, in_full: bool) {
         let debt = units.saturating_mul(u128::from(self.gcra.step)).saturating_add(part);
-        let most = (2 * self.capacity).min(u128::from(MAX_OWED) * u128::from(self.gcra.parts));
-        if debt <= most {
-            self.gcra.set_debt(new, now, debt);
+        let longest = self.gcra.longest_debt();
+        if in_full || debt <= longest.min(2 * self.capacity) {
+            self.gcra.set_debt(new, now, debt.min(longest));
             self.mark(new, now, false);
         } else {
             self.shut(new, now, self.filling());
@@ -167,6 +161,7 @@ impl TokenBucket {
         let credit = self.gcra.ticks(cost).saturating_sub(refilled).min(debt);
         if credit > 0 {
             self.gcra.set_debt(state, now, debt - credit);
+            self.mark(state, now, false);
         }
     }
 
@@ -179,8 +174,7 @@ impl TokenBucket {
         // No overflow: at most 2⁶² + 2⁶¹ + 2⁶¹.
         let debt = tat.saturating_sub(now);
         let after = debt + u64::from(cost) * self.gcra.step;
-        // The debt may exceed the capacity if the quota was lowered; a peek is admitted even then.
-        let allowed = after <= self.capacity_nanos || cost == 0;
+        let allowed = after <= self.capacity_nanos;
         let reset = select_unpredictable(allowed, after, debt);
         let room = self.capacity_nanos.saturating_sub(reset);
         let wait = after.saturating_sub(self.capacity_nanos);
@@ -203,8 +197,8 @@ impl TokenBucket {
         let debt = self.gcra.debt(state, now);
         let after = debt + self.gcra.ticks(cost);
         let units = |room: u128| (room / u128::from(self.gcra.step)) as u64;
-        if cost == 0 || after <= self.capacity {
-            let room = units(self.capacity.saturating_sub(after));
+        if after <= self.capacity {
+            let room = units(self.capacity - after);
             return Decision::allow(self.burst, room, 1, self.gcra.to_nanos(after));
         }
         let room = units(self.capacity.saturating_sub(debt));
@@ -327,10 +321,19 @@ impl Algorithm for TokenBucket {
         decision
     }
 
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        if cost > 0 {
+            let is_shut = self.is_shut(state, now);
+            self.gcra.charge(state, now, cost);
+            self.mark(state, now, is_shut);
+        }
+    }
+
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
         // A shut bucket does not record how much it owes.
         if !self.is_shut(state, now) {
             self.gcra.refund(state, now, cost);
+            self.mark(state, now, false);
         }
     }
 

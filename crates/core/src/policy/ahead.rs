@@ -76,13 +76,4 @@ impl Policy {
             Rule::Concurrency(permits) => permits.refund(state, now, cost),
         }
     }
-
-    /// Takes a `cost` that was admitted elsewhere, whether it fits or not. A bucket owes what it has no room for, whereas
-    /// [`record`](Algorithm::record) would drop it.
-    pub fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
-        match &self.rule {
-            Rule::TokenBucket(bucket) => bucket.bottomless().record(state, now, cost),
-            _ => self.record(state, now, cost),
-        }
-    }
 }

@@ -248,17 +248,6 @@ impl Policy {
     }
 }
 
-impl Policy {
-    /// Like [`record`](Algorithm::record), but a [`SlidingWindow`] also keeps what is above its limit, as
-    /// [`transfer`](Self::transfer) does. For a store that kept counts while the limit changed.
-    pub fn record_all(&self, state: &mut [u64], now: Nanos, cost: u32) {
-        match &self.rule {
-            Rule::SlidingWindow(window) => window.record_all(state, now, cost),
-            _ => self.record(state, now, cost),
-        }
-    }
-}
-
 impl Rule {
     /// An upper bound on the units in use.
     fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
@@ -291,6 +280,10 @@ impl Algorithm for Policy {
     #[inline]
     fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
         each!(self, algorithm => algorithm.record(state, now, cost));
+    }
+
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+        each!(self, algorithm => algorithm.charge(state, now, cost));
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {

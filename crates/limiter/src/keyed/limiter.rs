@@ -397,6 +397,48 @@ impl<C> KeyedLimiter<C> {
         }
     }
 
+    /// Takes `cost` whether it fits or not, for a cost that is known only after the work. What exceeds the limit is debt, which
+    /// time repays (see [`Algorithm::charge`]); it also counts against waiters, and during a block. Returns the decision on a cost
+    /// of 0 afterwards: a denial if more is in use than the limit.
+    ///
+    /// A new key for which a full table has no room ([`WhenFull::Deny`]) is not charged: it is denied as long as there is no room.
+    ///
+    /// [`WhenFull::Deny`]: crate::WhenFull::Deny
+    pub fn charge_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
+        self.charge_by(None, self.tag_of(&key), cost, now)
+    }
+
+    /// [`charge_at`](Self::charge_at) by another policy on the key's state, as [`acquire_with_at`](Self::acquire_with_at) decides.
+    ///
+    /// # Panics
+    /// If the policy has another algorithm, or states of another width.
+    pub fn charge_with_at(&self, policy: &Policy, key: impl Key, cost: u32, now: Nanos) -> Decision {
+        self.charge_by(Some(policy), self.tag_of(&key), cost, now)
+    }
+
+    fn charge_by(&self, by: Option<&Policy>, tag: Tag, cost: u32, now: Nanos) -> Decision {
+        let by = |mine: &Policy| {
+            by.map_or(*mine, |by| {
+                assert_fits(mine, by);
+                *by
+            })
+        };
+        let standing = if cost == 0 {
+            Ok(self.look(tag, now, |mine, state| by(mine).check(state, now, 0)))
+        } else {
+            let on_line = |line: &mut Line, ground: &mut Ground<'_>, wakes: &mut Wakes| {
+                let by = by(ground.policy);
+                line.charge(ground, &by, cost, wakes)
+            };
+            self.on_line(tag, now, on_line, |mine, state| {
+                let by = by(mine);
+                by.charge(state, now, cost);
+                by.check(state, now, 0)
+            })
+        };
+        self.blocked_tag(tag, now).unwrap_or_else(|| standing.unwrap_or_else(|refused| refused))
+    }
+
     /// Returns up to `cost` of the units that the key took last; never more than are in use.
     pub fn refund_at(&self, key: impl Key, cost: u32, now: Nanos) {
         self.refund_tag(self.tag_of(&key), cost, now);
@@ -508,6 +550,11 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Forgets what all keys have used (see [`reset_all_at`](Self::reset_all_at)).
     pub fn reset_all(&self) {
         self.reset_all_at(self.clock.now());
+    }
+
+    /// [`charge_at`](Self::charge_at) at the current time.
+    pub fn charge(&self, key: impl Key, cost: u32) -> Decision {
+        self.charge_at(key, cost, self.clock.now())
     }
 
     /// Returns up to `cost` of the units that the key took last.

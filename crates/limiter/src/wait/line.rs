@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tidegate_core::{Algorithm, Decision, Nanos};
+use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 
 use super::{
     Ground, WaitError,
@@ -193,8 +193,12 @@ impl Line {
     ) -> Result<Joined, WaitError> {
         self.settle(ground, wakes);
         let Ground { now, blocked, .. } = *ground;
+        // A look does not wait behind others, but it waits while the state is over its limit.
         if cost == 0 {
-            return Ok(Joined::Admitted(ground.policy.check(ground.state, now, 0)));
+            let look = ground.policy.check(ground.state, now, 0);
+            if look.is_allowed() {
+                return Ok(Joined::Admitted(look));
+            }
         }
         let in_time = |start: Nanos| deadline.is_none_or(|deadline| start <= deadline);
         if !self.is_waiting() && blocked <= now {
@@ -307,6 +311,16 @@ impl Line {
         self.reservations.refund(ground.policy, ground.state, ground.now, cost);
         self.version += 1;
         self.settle(ground, wakes);
+    }
+
+    /// Charges units, whether they fit or not. All waiters wait longer. Returns the decision on a cost of 0 afterwards.
+    pub fn charge(&mut self, ground: &mut Ground<'_>, by: &Policy, cost: u32, wakes: &mut Wakes) -> Decision {
+        self.reservations.refresh(ground.policy, ground.state, ground.now);
+        by.charge(ground.state, ground.now, cost);
+        let standing = by.check(ground.state, ground.now, 0);
+        self.version += 1;
+        self.settle(ground, wakes);
+        standing
     }
 
     /// Handles a change that no plan foresaw: of the policy, or a block. Serves waiters for whom it makes room.

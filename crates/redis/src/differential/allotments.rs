@@ -121,9 +121,13 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
                 known.state.resize(terms.policy().words(), 0);
                 for (request, grant) in requests.iter().zip(grants) {
                     let expected = known.grant(&terms, now, request);
-                    assert_eq!(
-                        grant, expected,
-                        "{terms:?}, seed {seed}, step {steps}, {now:?}, {request:?} of {requests:?}, {before:?}"
+                    let decision = same(terms.policy(), request.cost, &grant.decision, &expected.decision);
+                    let rest = |of: &Grant| (of.usable_for, of.now);
+                    assert!(
+                        decision
+                            && grant.units.abs_diff(expected.units) < 4
+                            && rest(&grant) == rest(&expected),
+                        "{grant:?}, not {expected:?}: {terms:?}, seed {seed}, step {steps}, {now:?}, {request:?} of {requests:?}, {before:?}"
                     );
                     granted += u64::from(grant.units);
                     denied += u32::from(grant.decision.is_denied());

@@ -38,6 +38,11 @@ impl Local {
         share(&self.limiter.acquire(key, cost.saturating_mul(unit)), unit)
     }
 
+    /// Charges a cost, whether it fits or not, and returns the state of the key.
+    pub fn charge(&self, key: &[u8], cost: u32, unit: u32) -> Decision {
+        share(&self.limiter.charge(key, cost.saturating_mul(unit)), unit)
+    }
+
     /// Refunds up to `cost` of a key's use and returns how much. Two concurrent callers may both be told the same units; then
     /// less is refunded than reported.
     pub fn refund(&self, key: &[u8], cost: u32, unit: u32) -> u32 {

@@ -17,7 +17,7 @@ use crate::{
     connection::beside,
     health::{Monitor, Wait, random},
     lease::{Asked, Leases},
-    script::call,
+    script::{Script, call},
 };
 
 /// A limit for each key, shared by all processes that use the same name and policy in the same store. Cheap to clone. Keys can
@@ -297,7 +297,9 @@ impl SharedLimit {
         let permits = self.plan().hold().is_some();
         let refund = |local: &Local, cost| key.with_bytes(|key| local.refund(key, cost, unit));
         let here = local.filter(|_| permits).map_or(0, |local| refund(local, cost));
-        let error = match self.refund_in_store(self.redis_key(&key), cost - here).await {
+        let script = self.0.store.batcher().scripts.refund(self.plan().kind());
+        let arguments = call::refund_arguments(self.plan(), cost - here);
+        let error = match self.change_in_store(self.redis_key(&key), script, &arguments).await {
             Ok(decision) => return Ok(SharedDecision::by_store(decision)),
             Err(error) => error,
         };
@@ -319,8 +321,51 @@ impl SharedLimit {
         }
     }
 
-    /// Refunds the key `whole` in Redis.
-    async fn refund_in_store(&self, whole: Vec<u8>, cost: u32) -> Result<Decision, StoreError> {
+    /// Takes `cost` whether it fits or not, for a cost that is known only after the work, and returns the decision on a cost of 0
+    /// afterwards: a denial if more is in use than the limit. What exceeds the limit is debt, which time repays (see
+    /// [`Algorithm::charge`]). Of a [leased or reported](Self::mode) limit, units that this node holds are used if they suffice.
+    ///
+    /// This never fails: if the store does not reply, [`OnError`] decides. With [`Source::Local`] the charge was made in memory. With
+    /// [`Source::Failed`] it is unknown whether it was made; permits cannot be charged ([`StoreError::Held`]).
+    pub async fn charge(&self, key: impl Key, cost: u32) -> SharedDecision {
+        if cost == 0 {
+            return self.acquire(key, 0).await;
+        }
+        if self.leases().is_some()
+            && let Some(held) = self.acquire_here(&key, cost).filter(SharedDecision::is_allowed)
+        {
+            return held;
+        }
+        let charged = match self.0.store.batcher().scripts.charge(self.plan().kind()) {
+            Some(script) => {
+                let arguments = call::charge_arguments(self.plan(), cost);
+                self.change_in_store(self.redis_key(&key), script, &arguments).await
+            }
+            None => Err(StoreError::Held),
+        };
+        let error = match charged {
+            Ok(decision) => return SharedDecision::by_store(decision),
+            Err(error) => error,
+        };
+        if error != StoreError::Down {
+            self.monitor().counters().error(&error);
+        }
+        key.with_bytes(|key| match self.local() {
+            Some(local) if error != StoreError::Held => {
+                let decision = local.charge(key, cost, self.local_unit());
+                SharedDecision { decision, source: Source::Local(error) }
+            }
+            _ => self.without_store(key, cost, error),
+        })
+    }
+
+    /// Runs a script that refunds or charges the key `whole` in Redis.
+    async fn change_in_store(
+        &self,
+        whole: Vec<u8>,
+        script: &Arc<Script>,
+        arguments: &[Vec<u8>],
+    ) -> Result<Decision, StoreError> {
         let (store, monitor, plan) = (&self.0.store, self.monitor(), self.plan());
         let shard = monitor.shard_of(&whole);
         monitor.admit(shard)?;
@@ -332,9 +377,7 @@ impl SharedLimit {
             let name = format!("{:016x}{:016x}", random(), random());
             keys.push(beside(&keys[0], &text, &name));
         }
-        let script = store.batcher().scripts.refund(plan.kind());
-        let arguments = call::refund_arguments(plan, cost);
-        let reply = monitor.call(shard, script, &keys, &arguments, self.deadline(), false).await?;
+        let reply = monitor.call(shard, script, &keys, arguments, self.deadline(), false).await?;
         if let Some(tag) = denials {
             store.denials().forget(tag);
         }

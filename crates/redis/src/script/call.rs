@@ -57,6 +57,11 @@ pub fn refund_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 2] {
     [plan.numbers().to_vec(), cost.to_string().into_bytes()]
 }
 
+/// The arguments of a charge, after its keys.
+pub fn charge_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 2] {
+    [plan.lease_numbers(), cost.to_string().into_bytes()]
+}
+
 /// The arguments of the script that gives back or renews a holder's permits. `name` identifies the holder: the time at which
 /// the permits were taken.
 pub fn settle_arguments(hold: Nanos, renew: bool, name: Nanos) -> [Vec<u8>; 3] {

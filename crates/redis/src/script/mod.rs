@@ -23,8 +23,9 @@ const PERMITS: &str = include_str!("lua/permits.lua");
 const SETTLE: &str = include_str!("lua/settle.lua");
 const LEASE: &str = include_str!("lua/lease.lua");
 const LEASE_LOG: &str = include_str!("lua/lease_log.lua");
-const REFUND: &str = include_str!("lua/refund.lua");
+const CHANGE: &str = include_str!("lua/change.lua");
 const REFUND_LOG: &str = include_str!("lua/refund_log.lua");
+const CHARGE_LOG: &str = include_str!("lua/charge_log.lua");
 const REFUND_PERMITS: &str = include_str!("lua/refund_permits.lua");
 
 /// The algorithm of a script.
@@ -123,6 +124,7 @@ pub struct Scripts {
     batches: [Arc<Script>; 7],
     leases: [Option<Arc<Script>>; 7],
     refunds: [Arc<Script>; 7],
+    charges: [Option<Arc<Script>>; 7],
     pub joint: Arc<Script>,
     /// Gives back or renews the permits of one holder.
     pub settle: Arc<Script>,
@@ -169,9 +171,22 @@ impl Scripts {
                 Kind::Permits => format!("{clock}{}{REFUND_PERMITS}", log_of(source)),
                 _ => format!(
                     "{clock}{VALUE}{SPAN}local prepare, _, adopt = (function()\n{source}end)()\n\
-                     local refund = (function()\n{refund}end)()\n{REFUND}"
+                     local change = (function()\n{refund}end)()\nlocal charges = false\n{CHANGE}"
                 ),
             })
+        };
+        let charge = |kind: Kind| {
+            let source = kind.source();
+            let ahead = match kind {
+                Kind::Log => return Some(script(format!("{clock}{}{CHARGE_LOG}", log_of(source)))),
+                // A charge moves the TAT of both buckets alike.
+                Kind::LeakyBucket => Kind::TokenBucket.ahead()?,
+                _ => kind.ahead()?,
+            };
+            Some(script(format!(
+                "{clock}{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
+                 local _, _, _, change = (function()\n{ahead}end)()\nlocal charges = true\n{CHANGE}"
+            )))
         };
         let values: String = Kind::VALUES.into_iter().map(algorithm).collect();
         let joint = format!(
@@ -182,6 +197,7 @@ impl Scripts {
             batches: Kind::ALL.map(batch),
             leases: Kind::ALL.map(lease),
             refunds: Kind::ALL.map(refund),
+            charges: Kind::ALL.map(charge),
             joint: script(joint),
             settle: script(format!("{clock}{}{SETTLE}", log_of(PERMITS))),
         }
@@ -200,6 +216,11 @@ impl Scripts {
     /// The script that refunds one key of a limit.
     pub const fn refund(&self, kind: Kind) -> &Arc<Script> {
         &self.refunds[kind as usize]
+    }
+
+    /// The script that charges one key of a limit, whether the cost fits or not; `None` for permits.
+    pub const fn charge(&self, kind: Kind) -> Option<&Arc<Script>> {
+        self.charges[kind as usize].as_ref()
     }
 }
 

@@ -92,6 +92,23 @@ pub enum Refusal {
         #[source]
         why: StoreError,
     },
+    /// A charge may not have been made, because the shared store did not reply.
+    #[error("the charge to limit `{limit}` may not have been made: {why}")]
+    NotCharged {
+        /// The limit's name.
+        limit: String,
+        /// The store client's error.
+        #[source]
+        why: StoreError,
+    },
+    /// Permits were charged.
+    #[error(
+        "limit `{limit}` counts permits, which are held until they are returned: take them instead of charging them"
+    )]
+    Held {
+        /// The limit's name.
+        limit: String,
+    },
     /// A limit in a shared store cannot be reset.
     #[error("limit `{limit}` is in the store and cannot be reset: refund what was taken, or wait")]
     InStore {

@@ -16,17 +16,19 @@ use crate::{
         counts::Fate,
         descriptors::Descriptors,
         overrides::{self, Overrides},
+        tree::Charge,
     },
 };
 
 /// What a denied request consumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consume {
-    /// Nothing: all limits of a request are one decision.
+    /// Every limit of a request is charged, whatever the answer, as in envoyproxy/ratelimit: a limit is over if more is in use after
+    /// the request than it allows. A limit with another algorithm than a fixed window is charged if it admits the request.
     #[default]
-    AllOrNone,
-    /// Each limit that admits the request consumes, even if others deny it, as in envoyproxy/ratelimit.
     Each,
+    /// Nothing: all limits of a request are one decision.
+    AllOrNone,
 }
 
 /// Decides on requests with descriptors.
@@ -52,6 +54,8 @@ struct Found {
     key: Vec<u8>,
     cost: u32,
     act: Act,
+    /// Whether it counts requests that are denied, too.
+    charge: Charge,
     requests_per_unit: u32,
     unit: Unit,
     /// The limit's decision.
@@ -116,6 +120,11 @@ impl DescriptorService {
             None => take_each(descriptors, &mut takes, now).await?,
         };
         let is_uncharged = is_over && together.is_some();
+        if is_uncharged {
+            for found in takes.iter_mut().filter(|found| found.charge == Charge::Always) {
+                found.take(now).await?;
+            }
+        }
         let undecided = places.iter().find_map(|place| match place {
             Place::Undecided(error) => Some(error.clone()),
             _ => None,
@@ -155,6 +164,7 @@ impl DescriptorService {
                         key: overrides::key(&descriptor.entries),
                         cost,
                         act,
+                        charge: self.charge(None),
                         requests_per_unit: wanted.requests_per_unit,
                         unit: wanted.unit,
                         decision: None,
@@ -174,12 +184,22 @@ impl DescriptorService {
                     key,
                     cost,
                     act,
+                    charge: match found.rule.charge {
+                        None => self.charge(Some(limit)),
+                        Some(charge) => charge,
+                    },
                     requests_per_unit: found.rule.requests_per_unit,
                     unit,
                     decision: None,
                 })
             })
             .collect()
+    }
+
+    /// Which requests a limit counts whose rule does not say it. Overrides are fixed windows.
+    fn charge(&self, limit: Option<&Limit>) -> Charge {
+        let is_fixed = limit.is_none_or(|limit| limit.spec().policy.algorithm.name() == "fixed-window");
+        if self.consume == Consume::Each && is_fixed { Charge::Always } else { Charge::Admitted }
     }
 
     /// Makes the refunds. They come first, so that the request's own descriptors may take what they give back.
@@ -289,6 +309,13 @@ impl Found {
         Part::new(Arc::clone(&self.limit), &self.key, self.cost)
     }
 
+    /// Charges the limit, or takes from it if it admits.
+    async fn take(&mut self, now: Nanos) -> Result<(), Refusal> {
+        let act = if self.charge == Charge::Always { Act::TakeAnyway } else { Act::Take };
+        self.decision = Some(self.limit.decide(act, &self.key, self.cost, now).await?);
+        Ok(())
+    }
+
     /// Whether this limit denied and its rule may deny.
     fn denies(&self) -> bool {
         self.act == Act::Take
@@ -305,7 +332,11 @@ impl Found {
         if decision.is_denied() {
             return if self.act == Act::Take { 0 } else { decision.remaining() };
         }
-        let uncharged = if is_uncharged && self.act == Act::Take { u64::from(self.cost) } else { 0 };
+        let uncharged = if is_uncharged && self.act == Act::Take && self.charge == Charge::Admitted {
+            u64::from(self.cost)
+        } else {
+            0
+        };
         (decision.remaining() + uncharged).min(decision.limit())
     }
 
@@ -406,13 +437,10 @@ async fn take_each(
     takes: &mut [&mut Found],
     now: Nanos,
 ) -> Result<bool, Unanswered> {
-    join_all(takes.iter_mut().map(async |found| {
-        let decision = found.limit.decide(Act::Take, &found.key, found.cost, now).await;
-        decision.map(|decision| found.decision = Some(decision))
-    }))
-    .await
-    .into_iter()
-    .collect::<Result<(), Refusal>>()?;
+    join_all(takes.iter_mut().map(|found| found.take(now)))
+        .await
+        .into_iter()
+        .collect::<Result<(), Refusal>>()?;
     let (quotas, plain): (Vec<&&mut Found>, Vec<_>) =
         takes.iter().partition(|found| found.is_quota(descriptors));
     Ok(plain.iter().any(|found| found.denies())

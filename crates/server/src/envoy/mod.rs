@@ -28,5 +28,5 @@ pub use load::{Config, is_config, load};
 pub use overrides::Override;
 pub use parse::{File, parse};
 pub use question::{Answer, Current, Descriptor, Question, Status, Unanswered};
-pub use tree::{Domain, Domains, Entry, Match, Rule};
+pub use tree::{Charge, Domain, Domains, Entry, Match, Rule};
 pub use unit::Unit;

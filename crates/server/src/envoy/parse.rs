@@ -6,7 +6,7 @@ use tidegate_config::{Complaints, Fields, Kind, Node as Yaml, Problem, abridged,
 
 use super::{
     Config, Domain, Domains, Rule, Unit, names,
-    tree::{Level, Node},
+    tree::{Charge, Level, Node},
 };
 use tidegate_core::AlgorithmSpec;
 
@@ -29,13 +29,14 @@ const DESCRIPTOR: [&str; 10] = [
 ];
 
 /// In addition to the algorithms' own options.
-const RATE_LIMIT: [&str; 12] = [
+const RATE_LIMIT: [&str; 13] = [
     "unit",
     "requests_per_unit",
     "unlimited",
     "name",
     "replaces",
     "algorithm",
+    "charge",
     "sharing",
     "on_error",
     "deadline",
@@ -239,6 +240,7 @@ impl Reader<'_> {
             replaces,
             shadow,
             quota,
+            charge: limit.read("charge", "`always` or `admitted`", self.complaints, Charge::from_name),
             detailed_metric,
             value_to_metric: way.value_to_metric,
             metadata,

@@ -55,6 +55,26 @@ pub(super) struct Node {
     pub next: Level,
 }
 
+/// Which requests a rule's limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// All: also those that it denies, and those that another limit denies.
+    Always,
+    /// Those that are admitted.
+    Admitted,
+}
+
+impl Charge {
+    /// The value with this name in the file.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "always" => Some(Self::Always),
+            "admitted" => Some(Self::Admitted),
+            _ => None,
+        }
+    }
+}
+
 /// A descriptor with a rate limit.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a separate option in the file")]
@@ -77,6 +97,8 @@ pub struct Rule {
     pub shadow: bool,
     /// Does not deny alone: a request is denied only if all its rules of this kind deny.
     pub quota: bool,
+    /// Whether its limit counts denied requests, too; `None` if the server's option determines it.
+    pub charge: Option<Charge>,
     /// Metrics show the values of all of a request's entries.
     pub detailed_metric: bool,
     /// At least one of its descriptors shows the request's value in metrics.

@@ -5,6 +5,7 @@
 mod harness;
 
 mod attack;
+mod charges;
 mod client;
 #[cfg(feature = "servers")]
 mod interop;

@@ -38,7 +38,13 @@ descriptors:
 pub fn options(name: &str, config: &str) -> Options {
     let path = scratch(name).join("shop.yaml");
     std::fs::write(&path, config).unwrap();
-    Options { grpc: Some("127.0.0.1:0".to_owned()), envoy_config: Some(path), ..Options::default() }
+    Options {
+        grpc: Some("127.0.0.1:0".to_owned()),
+        envoy_config: Some(path),
+        // What the default does is in `charges.rs`.
+        envoy_consume: Consume::AllOrNone,
+        ..Options::default()
+    }
 }
 
 pub fn serving(name: &str, config: &str) -> Running {
@@ -96,19 +102,6 @@ fn a_request_that_one_limit_denies_consumes_nothing_from_the_others() {
         assert_eq!(client.told(both()), "OVER: OK/1 OVER/0");
     }
     assert_eq!(client.told(vec![one("user", "ada")]), "OK: OK/0");
-}
-
-#[test]
-fn with_consume_each_a_limit_that_admits_is_charged_for_denied_requests() {
-    let mut options = options("grpc-each", CONFIG);
-    options.envoy_consume = Consume::Each;
-    let server = Running::start_at(options, START);
-    let mut client = Client::of(server.grpc);
-    let both = || vec![one("user", "ada"), one("path", "/cart")];
-    assert_eq!(client.told(both()), "OK: OK/2 OK/1");
-    assert_eq!(client.told(both()), "OK: OK/1 OK/0");
-    assert_eq!(client.told(both()), "OVER: OK/0 OVER/0", "and says what is left then");
-    assert_eq!(client.told(vec![one("user", "ada")]), "OVER: OVER/0");
 }
 
 #[test]

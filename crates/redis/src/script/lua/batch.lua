@@ -12,11 +12,12 @@ for i = 1, #keys do
   local ours = before ~= nil
   local value, head, was
   if same then
-    if ours then value, head, was = decide(p, before, same) end
+    if ours and same > 0 then value, head, was = decide(p, before, same) end
   else
     for _ = 1, read('<I4', counts, 4 * i - 3) do
-      if ours then
-        local after, newer, older = decide(p, value or before, (read('<I4', costs, at)))
+      local cost = read('<I4', costs, at)
+      if ours and cost > 0 then
+        local after, newer, older = decide(p, value or before, cost)
         if after then value, head, was = whole(value or before, after), newer, was or older end
       end
       at = at + 4

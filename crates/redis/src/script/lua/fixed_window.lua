@@ -10,7 +10,7 @@ local function decide(p, v, cost)
   if v then start, count = read('<I7I4', v) end
   local was = start
   if now >= start + window or first_hit and count == 0 then count = 0 end
-  if cost == 0 or count + cost > limit then return end
+  if count + cost > limit then return end
   if count == 0 then start = math.max(start, first_hit and now or now - now % window) end
   return pack('<I7I4', start, count + cost), start, was
 end

@@ -28,7 +28,7 @@ for i = 1, #KEYS do
         before = 2
       else
         part.after, part.head, part.was = kind.decide(part.p, before, part.cost)
-        admitted = admitted and (part.cost == 0 or part.after)
+        admitted = admitted and part.after
       end
     end
     replies[i] = before
@@ -39,7 +39,7 @@ if admitted and takes then
   for i, part in ipairs(parts) do
     if part.log then
       part.kind.close(part.p, part.log)
-    elseif part.after then
+    elseif part.cost > 0 then
       local value = part.as_is and part.after or whole(replies[i], part.after)
       put(part.p, KEYS[i], part.there, value, part.head, part.as_is and part.there and part.was)
     end

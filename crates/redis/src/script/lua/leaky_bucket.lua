@@ -1,7 +1,7 @@
 -- value: as the token bucket's               numbers: limit, interval and its part, longest wait and its part, scale
 local pack, read = struct.pack, struct.unpack
 local function decide(p, v, cost)
-  if cost == 0 or cost > p[1] then return end
+  if cost > p[1] then return end
   local tat, part = 0, 0
   if v then
     if p[3] == 0 then tat = read('<I7', v) else tat, part = read(p.head, v) end

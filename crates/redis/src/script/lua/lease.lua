@@ -24,7 +24,7 @@ for i = 1, count do
       if leased and ahead > 0 and alike(p, value) > 1 then
         units = math.min(ahead, math.floor(math.max(room(p, value) - cost, 0) / 4))
       end
-      local after = decide(p, value, cost + units)
+      local after = cost + units > 0 and decide(p, value, cost + units)
       if after then value = whole(value, after) end
     end
     at = at + 24

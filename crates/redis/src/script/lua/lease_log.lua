@@ -38,13 +38,6 @@ local function give_back(log, taken, units)
   end
 end
 
--- Charges units that were used, even if they do not fit. Beyond the limit, the oldest entries are forgotten.
-local function charge(log, spent)
-  log.added = math.min(log.added + spent, p[1])
-  log.live = math.min(log.live, p[1] - log.added)
-  if log.added > 0 then log.newest_age = 0 end
-end
-
 local count = #ARGV[4] / 4
 if KEYS[count + 1] and not redis.call('SET', KEYS[count + 1], '', 'PX', 10000, 'NX') then
   return redis.error_reply('REPEATED this call has run before')
@@ -64,7 +57,7 @@ for i = 1, count do
         log = log_of.open(p, KEYS[i])
       end
       if not log.seen then log_of.look(p, log) end
-      if spent > 0 then charge(log, spent) end
+      if spent > 0 then log_of.charge(p, log, spent) end
       local units = 0
       if leased then
         local room = p[1] - log.live - log.added

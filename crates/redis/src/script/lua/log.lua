@@ -73,11 +73,11 @@ end
 
 -- Takes `cost` if it fits. The answer: verdict, how many entries count, the newest entry's age, the age of the entry that must
 -- leave, and the time of this log. All entries that one call adds have the same time, so they are only counted here; `close`
--- writes them.
+-- writes them. After a charge one entry more than the limit may count: the cost of 0 waits until it leaves.
 local function take(p, log, cost)
   if not log.seen then look(p, log) end
   local limit, live, age = p[1], log.live + log.added, 0
-  local fits = cost <= limit and (cost == 0 or live + cost <= limit)
+  local fits = cost <= limit and live + cost <= limit
   if not fits and cost <= limit then
     local rank = limit - cost + 1 - log.added
     if rank > 0 then age = log.seen - newest(log, rank) end
@@ -99,7 +99,7 @@ end
 
 -- The entries that count as a ring that starts at slot 0, with room for `needed` in total.
 local function grow(p, log, needed)
-  local slots = math.min(p[1], math.max(needed, 8, math.ceil(log.slots * 1.5)))
+  local slots = math.min(p[1] + 1, math.max(needed, 8, math.ceil(log.slots * 1.5)))
   local body = kept(log) .. string.rep('\0', 8 * (slots - log.live))
   log.slots, log.next, log.head = slots, log.live % slots, HEAD
   return body
@@ -130,4 +130,12 @@ local function close(p, log)
   redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4I8', (log.next + cost) % log.slots, len, log.seen))
   redis.call('PEXPIREAT', log.key, upto)
 end
-return {open = open, look = look, take = take, close = close, newest = newest, put = put}
+-- Charges units that were used, even if they do not fit. Beyond one more than the limit, the oldest entries are forgotten: they
+-- leave before anything fits in any case.
+local function charge(p, log, spent)
+  if not log.seen then look(p, log) end
+  log.added = math.min(log.added + spent, p[1] + 1)
+  log.live = math.min(log.live, p[1] + 1 - log.added)
+  if log.added > 0 then log.newest_age = 0 end
+end
+return {open = open, look = look, take = take, close = close, charge = charge, newest = newest, put = put}

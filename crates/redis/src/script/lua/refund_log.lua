@@ -1,4 +1,4 @@
--- Refunds up to a cost of a log's newest entries. ARGV: the limit's numbers, the cost. KEYS[2] and the reply as in refund.lua,
+-- Refunds up to a cost of a log's newest entries. ARGV: the limit's numbers, the cost. KEYS[2] and the reply as in change.lua,
 -- but with the answer to a look instead of the value.
 local p = {struct.unpack('<dddddd', ARGV[1])}
 local cost = tonumber(ARGV[2])

@@ -1,4 +1,4 @@
--- Refunds up to a cost of a key's permits, oldest first. ARGV, KEYS[2] and the reply as in refund.lua, but with the answer to
+-- Refunds up to a cost of a key's permits, oldest first. ARGV, KEYS[2] and the reply as in change.lua, but with the answer to
 -- a look instead of the value.
 local p = {struct.unpack('<dddddd', ARGV[1])}
 local cost = tonumber(ARGV[2])

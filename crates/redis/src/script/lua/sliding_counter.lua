@@ -1,11 +1,9 @@
--- value: start of the current window (7 bytes), the previous count, the current one (2 bytes each; 4 for a limit above 65,535)
+-- value: start of the current window (7 bytes), the previous count, the current one (4 bytes each)
 -- numbers: limit, window
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
-  p.lasts, p.most = 2 * p[2], p[1] < 65536 and 65535 or 4294967295
-  local bytes = p[1] < 65536 and 2 or 4
-  p.head = '<I7I' .. bytes .. 'I' .. bytes
-  return 7 + 2 * bytes
+  p.lasts, p.head = 2 * p[2], '<I7I4I4'
+  return 15
 end
 -- previous * covered / window, rounded up. A product beyond 2^53 is divided seven bits at a time.
 local function weight(previous, covered, window)
@@ -22,7 +20,6 @@ local function weight(previous, covered, window)
   return rest > 0 and quotient + 1 or quotient
 end
 local function decide(p, v, cost)
-  if cost == 0 then return end
   local limit, window = p[1], p[2]
   local start, previous, current = 0, 0, 0
   if v then start, previous, current = read(p.head, v) end
@@ -38,12 +35,8 @@ local function decide(p, v, cost)
   if now > start then start = now - elapsed end
   return pack(p.head, start, previous, current), start, was
 end
--- Adopts the value of a limit with another count size. A count that does not fit becomes the largest one that does, which is
--- not less than the limit.
+-- Adopts a value with counts of two bytes, which earlier versions wrote.
 local function adopt(p, v)
-  if #v ~= 11 and #v ~= 15 then return end
-  local bytes = (#v - 7) / 2
-  local start, previous, current = read('<I7I' .. bytes .. 'I' .. bytes, v)
-  return pack(p.head, start, math.min(previous, p.most), math.min(current, p.most))
+  if #v == 11 then return pack(p.head, read('<I7I2I2', v)) end
 end
 return prepare, decide, adopt, weight

@@ -6,7 +6,7 @@ local pack, read = struct.pack, struct.unpack
 local packed, text
 -- If another rate wrote the value, its fraction of a microsecond is in another unit and is rounded up.
 local function decide(p, v, cost)
-  if cost == 0 or cost > p[1] then return end
+  if cost > p[1] then return end
   if p[3] == 0 then
     local tat = v and read('<I7', v) or 0
     local debt = (tat > now and tat - now or 0) + cost * p[2]

@@ -33,7 +33,7 @@ enum Layout {
     /// Start and count.
     Window,
     /// Start, previous count, current count.
-    Counter { count_bytes: usize },
+    Counter,
     /// Start, sum, and the counts of slots of this many microseconds.
     Slots { slot: u64, count_bytes: usize, span: usize },
     /// Microseconds and, unless the interval is whole, a fraction in `1 / (1000 × parts)` of one.
@@ -63,16 +63,14 @@ impl Plan {
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit.into(), window]);
-                // With two bytes per count, the value fits Redis' smallest allocation for a string that is not a number.
-                let count_bytes = if limit <= 0xFFFF { 2 } else { 4 };
                 let shape = format!("c{}", span_name(window));
-                (Kind::SlidingCounter, numbers, shape, Layout::Counter { count_bytes })
+                (Kind::SlidingCounter, numbers, shape, Layout::Counter)
             }
             Parameters::SlidingWindow { limit, slot, span, .. } => {
                 let slot = micros(slot).ok_or(PlanError::Slot)?;
                 let count_bytes = match limit {
-                    0..=0xFF => 1,
-                    0x100..=0xFFFF => 2,
+                    0..=0xFE => 1,
+                    0xFF..=0xFFFE => 2,
                     _ => 4,
                 };
                 let numbers = numbers::pack(&[limit.into(), slot, span.into(), count_bytes as u64]);
@@ -140,10 +138,13 @@ impl Plan {
         matches!(self.layout, Layout::Log { .. })
     }
 
-    /// The numbers for the lease scripts.
+    /// The numbers for the scripts that charge what was used.
     pub(crate) fn lease_numbers(&self) -> Vec<u8> {
         let mut numbers = self.numbers.clone();
-        if let Parameters::TokenBucket { step, parts, .. } = self.policy.parameters() {
+        let parameters = self.policy.parameters();
+        if let Parameters::TokenBucket { step, parts, .. } | Parameters::LeakyBucket { step, parts, .. } =
+            parameters
+        {
             numbers.extend(numbers::most_owed(step, parts));
         }
         numbers

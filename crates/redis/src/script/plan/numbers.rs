@@ -28,11 +28,12 @@ pub(super) fn bucket(limit: u32, step: u64, parts: u64, bound: u128) -> (Vec<u8>
 }
 
 /// The longest debt of a bucket in `tidegate-core`, in nanoseconds.
-const MAX_SPAN: u128 = 1 << 61;
+const MAX_OWED: u128 = (1 << 61) / 2 * 3 - 1 - 0xFF;
 
 /// The maximum debt when use is charged afterwards: units, their span, and its fraction.
 pub(super) fn most_owed(step: u64, parts: u64) -> Vec<u8> {
-    let units = u32::try_from(MAX_SPAN * u128::from(parts) / u128::from(step)).unwrap_or(u32::MAX);
-    let (ticks, scale) = (u128::from(units) * u128::from(step), u128::from(1_000 * parts));
+    let ticks = MAX_OWED * u128::from(parts);
+    let units = u32::try_from(ticks.div_ceil(u128::from(step))).unwrap_or(u32::MAX);
+    let scale = u128::from(1_000 * parts);
     pack(&[units.into(), (ticks / scale) as u64, (ticks % scale) as u64])
 }

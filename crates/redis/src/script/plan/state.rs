@@ -28,17 +28,19 @@ impl Plan {
             Layout::Window if rest.len() == 4 => {
                 words.copy_from_slice(&[nanos(start), number(rest)]);
             }
-            Layout::Counter { count_bytes } if rest.len() == 2 * count_bytes => {
-                let (previous, current) = rest.split_at(count_bytes);
+            Layout::Counter if rest.len() == 8 => {
+                let (previous, current) = rest.split_at(4);
                 words.copy_from_slice(&[nanos(start), number(previous) << 32 | number(current)]);
             }
             Layout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
                 // Skips the sum. Oldest first, as they were recorded. The newest one sets the time even if it is empty.
                 for (at, count) in rest[count_bytes..].chunks_exact(count_bytes).enumerate().rev() {
                     let count = number(count) as u32;
-                    if count > 0 || at == 0 {
-                        let time = Nanos::from_micros(start.checked_sub(at as u64 * slot)?);
-                        self.policy.record_all(&mut words, time, count);
+                    let time = Nanos::from_micros(start.checked_sub(at as u64 * slot)?);
+                    if count > 0 {
+                        self.policy.charge(&mut words, time, count);
+                    } else if at == 0 {
+                        self.policy.record(&mut words, time, 0);
                     }
                 }
             }
@@ -74,11 +76,12 @@ pub(super) fn answer(
     (lifetime, permits): (u64, bool),
     cost: u32,
 ) -> (Decision, Nanos) {
-    let live = number(&reply[1..5]).min(limit.into());
+    let (counting, limit_units) = (counting(reply), u64::from(limit));
+    let live = counting.min(limit_units);
     let newest_age = nanos(number(&reply[5..13]));
     let age = nanos(number(&reply[13..21]));
     let seen = Nanos::from_micros(number(&reply[21..29]));
-    let room = u64::from(limit) - live;
+    let room = limit_units - live;
     // Waits are by the caller's clock, which may be behind the log's.
     let behind = if live == 0 { 0 } else { seen.saturating_since(now).get() };
     // Admitted permits have a unique moment, a microsecond after the newest.
@@ -87,7 +90,7 @@ pub(super) fn answer(
     let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) + behind };
     let decision = if cost > limit {
         Decision::too_large(limit, room, 1, reset)
-    } else if cost > 0 && room < cost.into() {
+    } else if counting + u64::from(cost) > limit_units {
         // If the script was asked for more than this request (several requests of one key in one decision), the wait is that
         // of all together.
         Decision::deny(limit, lifetime.saturating_sub(age) + behind, room, 1, reset)

@@ -63,6 +63,17 @@ impl Limit {
         self.store.as_deref()
     }
 
+    /// Whether the limit has a meaning for this act.
+    ///
+    /// # Errors
+    /// [`Refusal::Held`] for a charge of permits.
+    pub(crate) fn accepts(&self, act: Act) -> Result<(), Refusal> {
+        if act == Act::Charge && !self.spec.policy.algorithm.limits_rate() {
+            return Err(Refusal::Held { limit: self.spec.name.clone() });
+        }
+        Ok(())
+    }
+
     /// Decides in memory and counts the decision. `None` if only the store can decide: then call [`decide`](Self::decide).
     ///
     /// Memory decides for all limits that this server keeps, and for blocked keys of shared limits. It never waits and does
@@ -76,6 +87,10 @@ impl Limit {
         let limiter = &self.memory.limiter;
         let decision = match act {
             Act::Take => self.take_in_memory(key, cost, now),
+            Act::TakeAnyway | Act::Charge => match &self.own {
+                None => limiter.charge_at(key, cost, now),
+                Some(own) => limiter.charge_with_at(own, key, cost, now),
+            },
             Act::Peek => self.standing(key, cost, now),
             Act::Refund => {
                 limiter.refund_at(key, cost, now);
@@ -159,6 +174,23 @@ impl Limit {
     ) -> Result<Decision, Refusal> {
         let decision = match act {
             Act::Take => self.by_store(&store.take(key, cost, spent).await),
+            Act::TakeAnyway => {
+                // What fits is taken as usual, with others in one call or from an allotment.
+                let mut told = store.take(key, cost, spent).await;
+                if cost > 0 && told.decision.is_denied() && !matches!(told.source, Source::Failed(_)) {
+                    told = Box::pin(store.charge(key, cost)).await;
+                }
+                let standing = self.by_store(&told);
+                self.block_of(key, now).unwrap_or(standing)
+            }
+            Act::Charge => {
+                let told = Box::pin(store.charge(key, cost)).await;
+                if let Source::Failed(why) = &told.source {
+                    return Err(Refusal::NotCharged { limit: self.spec.name.clone(), why: why.clone() });
+                }
+                let standing = self.by_store(&told);
+                self.block_of(key, now).unwrap_or(standing)
+            }
             // Boxed, as below: a question that takes is the common one, and its future is moved several times.
             Act::Peek => Box::pin(store.peek(key, cost, spent)).await,
             Act::Refund => {
@@ -202,10 +234,11 @@ impl Limit {
         }
     }
 
-    /// The decision for a blocked key of a shared limit, without the store. Only the store can decide a refund.
+    /// The decision for a blocked key of a shared limit, without the store. Only the store can make a refund or a charge.
     #[inline(never)]
     fn decide_blocked(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
-        let blocked = if act == Act::Refund { None } else { self.block_of(key, now) }?;
+        let changes = !matches!(act, Act::Take | Act::Peek);
+        let blocked = if changes { None } else { self.block_of(key, now) }?;
         self.count(act, key, cost, &blocked, now);
         Some(blocked)
     }
@@ -230,12 +263,25 @@ impl Limit {
         Decision::delayed(limit, delay, standing.remaining(), 1, standing.reset_after_nanos())
     }
 
-    /// Counts a decision that takes units, and no other. A cost of 0 is a peek.
+    /// Counts what takes units, and every denial. Units that are charged count as admitted: the work was done.
     #[inline]
     pub(crate) fn count(&self, act: Act, key: &[u8], cost: u32, decision: &Decision, now: Nanos) {
-        if act != Act::Take || cost == 0 {
+        if cost == 0 && (!matches!(act, Act::Take | Act::TakeAnyway) || decision.is_allowed()) {
             return;
         }
+        match act {
+            Act::Take | Act::TakeAnyway => self.count_taken(key, cost, decision, now),
+            Act::Charge => {
+                let (limit, room) = (decision.limit() as u32, decision.remaining());
+                let done = Decision::allow(limit, room, 1, decision.reset_after_nanos());
+                self.count_taken(key, cost, &done, now);
+            }
+            Act::Peek | Act::Refund => {}
+        }
+    }
+
+    #[inline]
+    fn count_taken(&self, key: &[u8], cost: u32, decision: &Decision, now: Nanos) {
         let counts = &self.memory.counts;
         let sampled = if self.spec.shadow { counts.add_shadow(decision) } else { counts.add(decision) };
         if sampled {

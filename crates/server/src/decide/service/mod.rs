@@ -3,7 +3,7 @@
 //!
 //! | an edge wants | it calls |
 //! |---|---|
-//! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, peek or refund |
+//! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, charge, peek or refund |
 //! | several limits, all or none | [`Service::acquire_all`], [`Service::peek_all`] |
 //! | one limit, from a thread that must not block | [`resolve`], then [`Limit::decide_in_memory`](crate::decide::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::decide::limits::Limit::decide) on the runtime if that returns `None` |
 //!
@@ -124,16 +124,17 @@ impl Service {
         self.in_force.store(Arc::new(limits.into()));
     }
 
-    /// Takes, peeks at or refunds the cost of one limit. It never waits if the limits are in memory.
+    /// Takes, charges, peeks at or refunds the cost of one limit. It never waits if the limits are in memory.
     ///
     /// # Errors
-    /// When the question is invalid, or a refund cannot be made: see [`Refusal`].
+    /// When the question is invalid, or a refund or a charge cannot be made: see [`Refusal`].
     pub async fn decide(&self, ask: Ask<'_>, act: Act, now: Nanos) -> Result<Answer, Refusal> {
         let (limit, key) = {
             let limits = self.limits();
             let resolved = resolve(&limits, ask.limit, ask.key)?;
             (Arc::clone(resolved.limit), resolved.key)
         };
+        limit.accepts(act)?;
         let decision = limit.decide(act, key, ask.cost, now).await?;
         Ok(Answer { limit, key: key.to_vec(), decision })
     }

@@ -109,6 +109,11 @@ impl StoreLimit {
         self.shares_calls
     }
 
+    /// Charges `cost`, whether it fits or not.
+    pub(crate) async fn charge(&self, key: &[u8], cost: u32) -> SharedDecision {
+        self.of(key).charge(key, cost).await
+    }
+
     /// Refunds up to `cost`, and returns the state of the key. `name` is the limit's name, for the refusal.
     pub(crate) async fn refund(&self, name: &str, key: &[u8], cost: u32) -> Result<Decision, Refusal> {
         let limit = || name.to_owned();

@@ -63,11 +63,14 @@ impl Problem {
             }
             Refusal::NoMemory { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, "No memory", detail),
             Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
-            Refusal::NoAnswer { .. } => {
+            Refusal::NoAnswer { .. } | Refusal::NotCharged { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", detail)
             }
             Refusal::NotExact { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No refund possible", detail) }
+            }
+            Refusal::Held { .. } => {
+                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No charge possible", detail) }
             }
             Refusal::GlobalHasNoKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }

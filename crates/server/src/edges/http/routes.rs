@@ -180,12 +180,15 @@ async fn run(
             }
             decide(app, endpoint, asks).await
         }
-        Endpoint::Refund => {
+        Endpoint::Charge | Endpoint::Refund => {
             let body = body(request).await?;
             let ask = ask::read::<Ask<'_>>(&body)?;
             permitted(&ask.limit)?;
-            refuse_to_refund_rates(app, &ask, rights.as_deref())?;
-            let answer = app.service.decide(question(&ask), Act::Refund, app.service.now()).await;
+            let act = if endpoint == Endpoint::Charge { Act::Charge } else { Act::Refund };
+            if act == Act::Refund {
+                refuse_to_refund_rates(app, &ask, rights.as_deref())?;
+            }
+            let answer = app.service.decide(question(&ask), act, app.service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, Some(StatusCode::OK)))
         }

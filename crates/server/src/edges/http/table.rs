@@ -11,6 +11,8 @@ pub enum Endpoint {
     Acquire,
     /// Decide without taking.
     Peek,
+    /// Take, whether it fits or not.
+    Charge,
     /// Refund.
     Refund,
     /// Deny a key.
@@ -68,7 +70,7 @@ pub enum Endpoint {
 impl Endpoint {
     /// Whether this path makes decisions.
     pub(crate) fn makes_decisions(self) -> bool {
-        matches!(self, Self::Acquire | Self::Peek | Self::Refund | Self::Check | Self::Json)
+        matches!(self, Self::Acquire | Self::Peek | Self::Charge | Self::Refund | Self::Check | Self::Json)
     }
 }
 
@@ -152,6 +154,7 @@ const fn post(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
 pub const ROUTES: &[Route] = &[
     post("/v1/acquire", Endpoint::Acquire, Served::OnData),
     post("/v1/peek", Endpoint::Peek, Served::OnBoth),
+    post("/v1/charge", Endpoint::Charge, Served::OnBoth),
     post("/v1/refund", Endpoint::Refund, Served::OnBoth),
     get("/v1/check/{limit}", Endpoint::Check, Served::OnData),
     post("/json", Endpoint::Json, Served::OnData),

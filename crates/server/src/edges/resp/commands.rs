@@ -38,7 +38,7 @@ macro_rules! command {
 }
 
 /// All commands, the most frequent first, because a lookup searches in this order.
-pub(super) static COMMANDS: [Command; 20] = [
+pub(super) static COMMANDS: [Command; 21] = [
     command!(decide
         "acquire"(1, 3),
         2,
@@ -62,6 +62,13 @@ pub(super) static COMMANDS: [Command; 20] = [
         "limit key [cost]",
         "Ask whether a limit would admit, without taking anything",
         limiting::peek
+    ),
+    command!(decide
+        "charge"(1, 3),
+        2,
+        "limit key [cost]",
+        "Charge a cost (default 1), whether it fits or not",
+        limiting::charge
     ),
     command!(decide
         "refund"(1, 3),

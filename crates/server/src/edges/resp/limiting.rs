@@ -26,6 +26,10 @@ pub(super) fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     decide(context, "peek", args, Act::Peek)
 }
 
+pub(super) fn charge(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    decide(context, "charge", args, Act::Charge)
+}
+
 pub(super) fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     decide(context, "refund", args, Act::Refund)
 }
@@ -40,6 +44,10 @@ fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Fl
         && !context.session.rights().is_some_and(|rights| rights.may(Role::Operate))
     {
         context.not_permitted("refund what a rate has counted");
+        return Flow::Continue;
+    }
+    if let Err(refusal) = limit.accepts(act) {
+        refuse(context, name, &refusal);
         return Flow::Continue;
     }
     let decided = limit.decide_in_memory(act, key, cost, context.now).or_else(|| {

@@ -30,12 +30,11 @@ fn each_difference_on_the_list_exists() {
     };
     let user = |value: &str| one("user", value);
     let same = "OK: OK 2 of 3/YEAR";
-    // 1: denied hits.
+    // 1: joint decisions.
     differ(vec![user("a")], same, same);
     differ(vec![hits(3, user("a"))], "OVER: OVER 0 of 3/YEAR", "OVER: OVER 0 of 3/YEAR");
     differ(vec![hits(0, user("a"))], same, "OVER: OVER 0 of 3/YEAR");
     differ(vec![user("a")], "OK: OK 1 of 3/YEAR", "OVER: OVER 0 of 3/YEAR");
-    // 2: all or none.
     let pair = || vec![user("b"), hits(2, one("path", "b"))];
     differ(pair(), "OVER: OK 3 of 3/YEAR, OVER 0 of 1/YEAR", "OVER: OK 2 of 3/YEAR, OVER 0 of 1/YEAR");
     differ(vec![user("b")], same, "OK: OK 1 of 3/YEAR");

@@ -154,7 +154,7 @@ const ASKED: [(&str, &str, u32, &str); 36] = [
     ("example11", "files=files/c.txt", 1, "OVER: OVER 0 of 10/HOUR"),
 ];
 
-/// The hits that they count, and those that we count: number 7 of the list.
+/// The hits that they count, and those that we count: number 2 of the list.
 const COUNTED: [(&str, &str, u64, u64); 12] = [
     ("example6", "service.user_user-a.shadow_mode", 1, 11),
     ("example6", "service.user_user-a.over_limit", 1, 11),

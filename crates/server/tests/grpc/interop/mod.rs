@@ -2,9 +2,10 @@
 //!
 //! These are the differences. The tests fail if there is another one, or if one of these no longer exists:
 //!
-//! 1. *Denied hits.* There a denied hit counts like any other. Here it does not: a smaller request may still fit, and a look
-//!    returns what is left.
-//! 2. *All or none.* There each limit of a denied request is charged. Here none is, unless `--envoy-consume each` is set.
+//! 1. *Joint decisions.* With `--envoy-consume all-or-none`, a denied request charges nothing, and a hit that a limit denies is not
+//!    counted. There, and here by default, each limit of a request is charged whatever the answer.
+//! 2. *Statistics.* If a request does not fit as a whole, only the part beyond the limit counts there as over it, and the rest
+//!    as near it. Here all of it counts as over the limit.
 //! 3. *Quotas.* In the version on Go's module proxy, a rule in quota mode denies nothing, and its status is OK when it is used
 //!    up. Tidegate follows the later definition: the status is over the limit, and a request is denied when all of its quotas
 //!    are used up.
@@ -13,8 +14,6 @@
 //!    rules may share a counter. Here each has its own.
 //! 6. *Wildcards.* They are compared there with the key and the value joined by `_`, so the wildcard of one key may match
 //!    another key.
-//! 7. *Statistics.* If a request does not fit as a whole, only the part beyond the limit counts there as over it, and the rest
-//!    as near it. Here nothing of it is admitted, so all of it counts as over the limit.
 
 mod differences;
 mod examples;

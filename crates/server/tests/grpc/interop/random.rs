@@ -125,11 +125,12 @@ fn chain(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
 }
 
-/// The hits that one state was asked for, and those that it admitted.
+/// The hits that one state was asked for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     asked: u64,
-    admitted: u64,
+    /// Whether a joint decision denied some of them.
+    is_denied: bool,
 }
 
 /// How many statuses agree, and how many differ as the list says.
@@ -164,14 +165,9 @@ impl Compared {
             };
             let limit = u64::from(limit.requests_per_unit);
             let counter = self.counters.entry(state(descriptor)).or_default();
-            let has_denied = counter.asked != counter.admitted;
             counter.asked += asked;
-            let there =
-                expected(counter.asked <= limit, limit.saturating_sub(counter.asked), is_shadow || is_quota);
-            assert_eq!(same(theirs), there, "{}", what());
-            let fits = counter.admitted + asked <= limit;
-            counter.admitted += if fits { asked } else { 0 };
-            let left = if fits { limit - counter.admitted } else { 0 };
+            let (fits, left) = (counter.asked <= limit, limit.saturating_sub(counter.asked));
+            assert_eq!(same(theirs), expected(fits, left, is_shadow || is_quota), "{}", what());
             assert_eq!(same(ours), expected(fits, left, is_shadow), "{}", what());
             if is_quota {
                 quotas += 1;
@@ -179,11 +175,10 @@ impl Compared {
             } else {
                 plain_over |= is_over(ours.code);
             }
-            match (same(ours) == same(theirs), has_denied, is_quota) {
-                (true, ..) => self.agree += 1,
-                (false, true, _) => self.denied_hits += 1,
-                (false, false, true) => self.quotas += 1,
-                (false, false, false) => panic!("not on the list: {}", what()),
+            match (same(ours) == same(theirs), is_quota) {
+                (true, _) => self.agree += 1,
+                (false, true) => self.quotas += 1,
+                (false, false) => panic!("not on the list: {}", what()),
             }
         }
         assert_eq!(
@@ -205,7 +200,7 @@ impl Compared {
     ) {
         let what = || format!("{request:?}\nours: {}\ntheirs: {}", shown(ours), shown(theirs));
         let is_known =
-            |descriptor| self.counters.get(&state(descriptor)).is_none_or(|c| c.asked == c.admitted);
+            |descriptor| self.counters.get(&state(descriptor)).is_none_or(|counter| !counter.is_denied);
         let is_comparable = request.descriptors.iter().all(is_known);
         let is_denied = is_over(ours.overall_code);
         for ((descriptor, ours), theirs) in
@@ -224,7 +219,7 @@ impl Compared {
             }
             // In shadow mode a status is never over.
             if is_denied || is_over(theirs.code) || theirs.limit_remaining == 0 {
-                self.counters.entry(state(descriptor)).or_default().asked = 1;
+                self.counters.entry(state(descriptor)).or_default().is_denied = true;
             }
         }
         if is_comparable {
@@ -324,11 +319,8 @@ fn resets_agree(ours: &RateLimitResponse, theirs: &RateLimitResponse, gone: u64)
 #[ignore = "needs envoyproxy/ratelimit: scripts/test.sh --interop"]
 fn twenty_thousand_random_requests_get_the_same_answers() {
     let compared = run("interop-each", REQUESTS, Consume::Each);
-    println!(
-        "{} statuses agree; on the list: {} denied hits, {} quotas",
-        compared.agree, compared.denied_hits, compared.quotas
-    );
-    assert!(compared.agree > 3 * (compared.denied_hits + compared.quotas), "{compared:?}");
+    println!("{} statuses agree; on the list: {} quotas", compared.agree, compared.quotas);
+    assert!(compared.agree > 20 * compared.quotas && compared.denied_hits == 0, "{compared:?}");
 }
 
 #[test]

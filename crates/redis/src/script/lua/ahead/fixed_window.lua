@@ -20,7 +20,6 @@ end
 local function charge(p, v, spent)
   local count, _, start = current(p, v)
   if count == 0 then start = math.max(start, p[3] == 1 and now or now - now % p[2]) end
-  count = math.max(count, math.min(count + spent, p[1]))
-  return struct.pack('<I7I4', start, count)
+  return struct.pack('<I7I4', start, math.min(count + spent, 4294967295))
 end
 return room, alike, give_back, charge

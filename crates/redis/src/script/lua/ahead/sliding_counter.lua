@@ -35,7 +35,6 @@ local function give_back(p, v, taken, units)
 end
 local function charge(p, v, spent)
   local previous, current, elapsed, start = view(p, v)
-  current = math.max(current, math.min(current + spent, p[1]))
-  return write(p, previous, current, elapsed, start)
+  return write(p, previous, math.min(current + spent, 4294967295), elapsed, start)
 end
 return room, alike, give_back, charge

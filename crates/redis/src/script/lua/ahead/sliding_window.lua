@@ -1,3 +1,9 @@
+-- The sum of the newest `slots` counts.
+local function total(p, counts, slots)
+  local sum = 0
+  for at = 1, slots do sum = sum + struct.unpack(p.count, counts, p[4] * (at - 1) + 1) end
+  return math.min(sum, p.full)
+end
 -- The start, the sum and the counts, newest first, after the slots have moved on.
 local function turn(p, v)
   local slot, span, bytes = p[2], p[3], p[4]
@@ -8,7 +14,11 @@ local function turn(p, v)
   local turned = now - start
   turned = turned < slot and 0 or math.floor(turned / slot)
   if turned >= span then return now - now % slot, 0, none end
-  for at = span - turned + 1, span do sum = sum - struct.unpack(p.count, counts, bytes * (at - 1) + 1) end
+  if sum == p.full then
+    sum = total(p, counts, span - turned)
+  else
+    for at = span - turned + 1, span do sum = sum - struct.unpack(p.count, counts, bytes * (at - 1) + 1) end
+  end
   local kept = string.sub(counts, 1, bytes * (span - turned))
   return start + turned * slot, sum, string.rep('\0', bytes * turned) .. kept
 end
@@ -31,23 +41,15 @@ local function give_back(p, v, taken, units)
   local behind = math.max(math.ceil((start - taken) / p[2]), 0)
   if behind < p[3] then
     local count = struct.unpack(p.count, counts, p[4] * behind + 1)
-    local gone = math.min(count, units)
-    sum, counts = sum - gone, with(p, counts, behind, count - gone)
+    if count < p.full then counts = with(p, counts, behind, count - math.min(count, units)) end
+    sum = sum == p.full and total(p, counts, p[3]) or sum - math.min(count, units)
   end
   return write(p, start, sum, counts)
 end
 local function charge(p, v, spent)
   local start, sum, counts = turn(p, v)
-  local cost = math.min(spent, p[1])
-  -- Beyond the limit, the oldest units are forgotten.
-  local beyond, at = math.max(cost - (p[1] - sum), 0), p[3] - 1
-  while beyond > 0 and at >= 0 do
-    local here = struct.unpack(p.count, counts, p[4] * at + 1)
-    local gone = math.min(here, beyond)
-    if gone > 0 then counts = with(p, counts, at, here - gone) end
-    beyond, at = beyond - gone, at - 1
-  end
-  counts = with(p, counts, 0, struct.unpack(p.count, counts, 1) + cost)
-  return write(p, start, math.min(sum + cost, p[1]), counts)
+  if p.full > 4294967295 then spent = math.min(spent, p[1] - sum) end
+  counts = with(p, counts, 0, math.min(struct.unpack(p.count, counts, 1) + spent, p.full))
+  return write(p, start, total(p, counts, p[3]), counts)
 end
 return room, alike, give_back, charge

@@ -43,7 +43,7 @@ local function give_back(p, v, taken, units)
   if credit == 0 and credit_part == 0 or debt == 0 and part == 0 then return v end
   return write(p, minus(p, debt, part, credit, credit_part))
 end
--- p[7]: the maximum debt in units; p[8] and p[9]: its span.
+-- p[7]: the maximum debt in units; p[8] and p[9]: its span. For the leaky bucket, too.
 local function charge(p, v, spent)
   local debt, part = debt_of(p, v)
   local span, span_part = span_of(p, math.min(spent, p[7]))

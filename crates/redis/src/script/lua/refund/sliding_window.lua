@@ -7,18 +7,20 @@ return function(p, v, cost)
     start, sum = now - now % slot, 0
   else
     start = start + turned * slot
-    for at = span - turned, span - 1 do sum = sum - struct.unpack(p.count, counts, bytes * at + 1) end
+    sum = 0
+    for at = 0, span - turned - 1 do sum = sum + struct.unpack(p.count, counts, bytes * at + 1) end
   end
   if sum == 0 then return v end
   counts = string.rep('\0', bytes * turned) .. string.sub(counts, 1, bytes * (span - turned))
   local left = math.min(cost, sum)
-  sum = sum - left
-  -- Starts with the newest slot.
+  -- Starts with the newest slot. A full count stays, because its true value is unknown.
   local newest, at = {}, 1
   while left > 0 do
     local count = struct.unpack(p.count, counts, bytes * (at - 1) + 1)
     local gone = math.min(count, left)
-    newest[at], left, at = struct.pack(p.count, count - gone), left - gone, at + 1
+    if count < p.full then sum, count = sum - gone, count - gone end
+    newest[at], left, at = struct.pack(p.count, count), left - gone, at + 1
   end
-  return struct.pack('<I7I' .. bytes, start, sum) .. table.concat(newest) .. string.sub(counts, bytes * #newest + 1)
+  counts = table.concat(newest) .. string.sub(counts, bytes * #newest + 1)
+  return struct.pack('<I7I' .. bytes, start, math.min(sum, p.full)) .. counts
 end

@@ -1,0 +1,98 @@
+//! Usage that is reported after the work, through every door.
+
+mod harness;
+
+use harness::Running;
+use serde_json::json;
+#[cfg(feature = "servers")]
+use tidegate_redis_servers::Server;
+
+const RULES: &str = "
+limits:
+  - {name: tokens, limit: 1000/1d, algorithm: fixed-window}
+  - {name: window, limit: 1000/1d, algorithm: sliding-window}
+  - {name: bucket, limit: 1000/1d, algorithm: token-bucket}
+  - {name: seats, limit: 2, algorithm: concurrency, HOLD}
+";
+
+fn rules() -> String {
+    RULES.replace("HOLD", "hold: 1h")
+}
+
+/// How many of 200 requests pass that ask with a cost of 0 and report this many tokens afterwards.
+fn passed_http(server: &Running, limit: &str, key: &str, tokens: u32) -> usize {
+    let ask = |cost: u32| json!({"limit": limit, "key": key, "cost": cost}).to_string();
+    (0..200)
+        .filter(|_| {
+            let passes = server.post("/v1/acquire", &ask(0)).status == 200;
+            if passes {
+                assert_eq!(server.post("/v1/charge", &ask(tokens)).status, 200);
+            }
+            passes
+        })
+        .count()
+}
+
+fn passed_resp(server: &Running, limit: &str, key: &str, tokens: u32) -> usize {
+    (0..200)
+        .filter(|_| {
+            let passes = server.resp(&format!("ACQUIRE {limit} {key} 0")).starts_with("[0");
+            if passes {
+                server.resp(&format!("CHARGE {limit} {key} {tokens}"));
+            }
+            passes
+        })
+        .count()
+}
+
+fn every_door_ends_after(server: &Running) {
+    for limit in ["tokens", "window", "bucket"] {
+        for (tokens, most) in [(100, 11), (300, 4), (1_200, 1)] {
+            let key = format!("k{tokens}");
+            assert_eq!(passed_http(server, limit, &key, tokens), most, "{limit}, {tokens} over HTTP");
+            let key = format!("r{tokens}");
+            let passed = passed_resp(server, limit, &key, tokens);
+            // A bucket refills while the test runs: a token in 86 s.
+            assert_eq!(passed, most, "{limit}, {tokens} over RESP");
+        }
+        let denied =
+            server.post("/v1/acquire", &json!({"limit": limit, "key": "k100", "cost": 0}).to_string());
+        assert_eq!(denied.status, 429, "{limit}");
+        assert!(denied.json()["retry_after_ms"].as_u64() > Some(0), "{limit}: {:?}", denied.json());
+    }
+}
+
+#[test]
+fn a_report_after_the_work_is_charged_in_memory() {
+    let server = Running::with_rules("charges-memory", &rules());
+    every_door_ends_after(&server);
+    let count = |outcome: &str| {
+        server.metric(&format!("tidegate_decisions_total{{limit=\"tokens\",outcome=\"{outcome}\"}}"))
+    };
+    // What was reported was done, so it counts as admitted; each question that was turned away counts as denied.
+    assert_eq!([count("allowed"), count("denied")], [32, 6 * 200 - 32 + 1]);
+}
+
+#[cfg(feature = "servers")]
+#[test]
+fn a_report_after_the_work_is_charged_in_the_store() {
+    let store = Server::start(&[]);
+    let server = harness::on_store("charges-store", &store.address(), &rules());
+    every_door_ends_after(&server);
+}
+
+#[test]
+fn permits_are_not_charged_and_a_bad_question_says_why() {
+    let server = Running::with_rules("charges-bad", &rules());
+    let charge = |body: &str| server.post("/v1/charge", body);
+    let held = charge(r#"{"limit":"seats","key":"a","cost":1}"#);
+    assert_eq!(held.status, 409);
+    assert!(held.body.contains("counts permits"), "{}", held.body);
+    assert!(server.resp("CHARGE seats a 1").contains("counts permits"));
+    assert_eq!(charge(r#"{"limit":"tokenz","key":"a"}"#).status, 404);
+    assert_eq!(charge(r#"{"limit":"tokens","key":"a","cost":-1}"#).status, 400);
+    assert!(server.resp("CHARGE tokens a x").contains("whole number"));
+    // Nothing was charged, and a charge of nothing is a look.
+    let look = charge(r#"{"limit":"tokens","key":"a","cost":0}"#);
+    assert_eq!((look.status, &look.json()["remaining"]), (200, &json!(1_000)));
+}

@@ -1,0 +1,95 @@
+//! Limits that count every hit, as in envoyproxy/ratelimit: the default.
+
+use std::time::Duration;
+
+use tidegate_server::envoy::Consume;
+
+use crate::{
+    client::{Client, hits, one, refund, request},
+    harness::Running,
+    rls::{START, options},
+};
+
+const CONFIG: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 3}}
+  - {key: path, rate_limit: {unit: minute, requests_per_unit: 2}}
+  - {key: tokens, rate_limit: {unit: day, requests_per_unit: 1000}}
+  - {key: kept, rate_limit: {unit: day, requests_per_unit: 10, charge: admitted}}
+  - {key: all, rate_limit: {unit: day, requests_per_unit: 10, charge: always}}
+  - {key: window, rate_limit: {unit: day, requests_per_unit: 10, algorithm: sliding-window}}
+";
+
+fn serving(name: &str, consume: Consume) -> Running {
+    let mut options = options(name, CONFIG);
+    options.envoy_consume = consume;
+    Running::start_at(options, START)
+}
+
+#[test]
+fn every_limit_of_a_request_is_charged_whatever_the_answer() {
+    let server = serving("grpc-each", Consume::default());
+    let mut client = Client::of(server.grpc);
+    let both = || vec![one("user", "ada"), one("path", "/cart")];
+    assert_eq!(client.told(both()), "OK: OK/2 OK/1");
+    assert_eq!(client.told(both()), "OK: OK/1 OK/0");
+    assert_eq!(client.told(both()), "OVER: OK/0 OVER/0");
+    assert_eq!(client.told(vec![one("user", "ada")]), "OVER: OVER/0");
+    // A hit that does not fit is charged, too: nothing smaller fits afterwards.
+    assert_eq!(client.told(vec![hits(5, one("user", "eve"))]), "OVER: OVER/0");
+    assert_eq!(client.told(vec![hits(0, one("user", "eve"))]), "OVER: OVER/0", "a look says so");
+    server.advance(Duration::from_mins(1));
+    assert_eq!(client.told(vec![one("user", "eve")]), "OK: OK/2", "a new minute");
+}
+
+#[test]
+fn tokens_that_are_reported_after_the_answer_end_the_next_questions() {
+    for consume in [Consume::Each, Consume::AllOrNone] {
+        let server = serving(&format!("grpc-tokens-{consume:?}"), consume);
+        let mut client = Client::of(server.grpc);
+        for (tokens, most) in [(100, 11), (300, 4), (1_200, 1)] {
+            let key = tokens.to_string();
+            let of =
+                |count| vec![hits(count, one(if consume == Consume::Each { "tokens" } else { "all" }, &key))];
+            // The rule `all` allows 10.
+            let scale = if consume == Consume::Each { 1 } else { 100 };
+            let passed = (0..200)
+                .filter(|_| {
+                    let passes = client.told(of(0)).starts_with("OK");
+                    if passes {
+                        client.told(of(tokens / scale));
+                    }
+                    passes
+                })
+                .count();
+            assert_eq!(passed, most, "{consume:?}: {tokens} tokens an answer");
+        }
+    }
+}
+
+#[test]
+fn a_rule_says_whether_it_counts_denied_requests() {
+    for (consume, kept, window) in [(Consume::Each, "OK/4", "OK/4"), (Consume::AllOrNone, "OK/4", "OK/4")] {
+        let server = serving(&format!("grpc-rule-{consume:?}"), consume);
+        let mut client = Client::of(server.grpc);
+        let told = |client: &mut Client, name: &str| {
+            assert_eq!(client.told(vec![hits(6, one(name, "a"))]), "OK: OK/4", "{name}");
+            assert_eq!(client.told(vec![hits(6, one(name, "a"))]), "OVER: OVER/0", "{name}");
+            client.told(vec![hits(0, one(name, "a"))])
+        };
+        assert_eq!(told(&mut client, "kept"), format!("OK: {kept}"), "{consume:?}");
+        assert_eq!(told(&mut client, "window"), format!("OK: {window}"), "{consume:?}");
+        assert_eq!(told(&mut client, "all"), "OVER: OVER/0", "{consume:?}");
+    }
+}
+
+#[test]
+fn what_a_denied_request_charged_can_be_given_back() {
+    let server = serving("grpc-back", Consume::default());
+    let mut client = Client::of(server.grpc);
+    assert_eq!(client.told(vec![hits(1_500, one("tokens", "a"))]), "OVER: OVER/0");
+    let back = request("shop", vec![refund(hits(900, one("tokens", "a")))]);
+    client.try_ask(back).unwrap();
+    assert_eq!(client.told(vec![hits(0, one("tokens", "a"))]), "OK: OK/400");
+}
