@@ -20,7 +20,7 @@ enum From {
     /// Clients that ask a server for a limit by name need the limits as rules. For Envoy itself, a server reads the
     /// configuration directly: `tidegate serve --envoy-config`. Both have the same limits, with the same names.
     Envoy {
-        /// A file, or a directory with .yaml and .yml files
+        /// A file, or a directory with files
         path: PathBuf,
     },
 }

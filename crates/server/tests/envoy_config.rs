@@ -230,9 +230,9 @@ descriptors:
         "line 7: a descriptor has no option `rate_limits`; did you mean `rate_limit`?",
         "line 6: the descriptor `a` without a value is already on line 4; keep one of the two",
         "line 8: a descriptor has no key; add `key:`, as in `key: remote_address`",
-        "line 9: the key `b*` ends with `*`; a wildcard is a part of the value, as in `value: files/*`",
+        "line 9: the key `b*` has a `*`; a wildcard is a part of the value, as in `value: files/*`",
         "line 11: `value` is the number 1.5, which can be written in several ways; quote it: \"1.5\"",
-        "line 13: `share_threshold` is for values that end with `*`; remove it, or end the value with `*`",
+        "line 13: `share_threshold` is for values with a `*`; remove it, or write a value such as `/files/*`",
         "line 14: `d.e` is unlimited, so `unit` has no meaning; remove it, or remove `unlimited`",
         "line 16: the rule `me` replaces itself; name the other rule that it replaces",
         "line 16: an entry of `replaces` has no option `nam`; did you mean `name`?",
@@ -273,9 +273,14 @@ fn files_of_a_directory_are_read_together_and_refused_together() {
         "domain: other\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 2}}]\n",
     );
     write(".hidden.yaml", "not: ours\n");
-    write("notes.txt", "not: ours\n");
+    let below = directory.join("team/rules");
+    std::fs::create_dir_all(&below).unwrap();
+    let third = "domain: third\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 3}}]\n";
+    std::fs::write(below.join("third"), third).unwrap();
+    std::os::unix::fs::symlink("..", below.join(".above")).unwrap();
     let config = envoy::load(&directory, Keeping::Memory).unwrap();
-    assert_eq!(config.domains.domains().len(), 2);
+    assert_eq!(config.domains.domains().len(), 3);
+    assert_eq!(rate(&config, "third", &[("k", "v")]).as_deref(), Some("3/day"));
     assert_eq!(rate(&config, "other", &[("k", "v")]).as_deref(), Some("2/hour"));
     assert_eq!(rate(&config, "messaging", &[("to_number", "1")]).as_deref(), Some("100/day"));
 
@@ -288,7 +293,11 @@ fn files_of_a_directory_are_read_together_and_refused_together() {
     assert!(lines[1].contains("d.yaml: line 2: the file has no option `descriptor`"), "{error}");
 
     let empty = envoy::load(&scratch("empty"), Keeping::Memory).unwrap_err().to_string();
-    assert!(empty.contains("no .yaml or .yml file"), "{empty}");
+    assert!(empty.contains("the directory has no file"), "{empty}");
+    let round = scratch("round");
+    std::os::unix::fs::symlink(&round, round.join("again")).unwrap();
+    let error = envoy::load(&round, Keeping::Memory).unwrap_err().to_string();
+    assert!(error.contains("nest deeper than 8 levels"), "{error}");
 }
 
 #[test]
@@ -356,7 +365,7 @@ struct Made {
 }
 
 const KEYS: [&str; 3] = ["a", "b", "a_b"];
-const VALUES: [&str; 6] = ["x", "xy", "b_x", "x*", "xy*", "*"];
+const VALUES: [&str; 10] = ["x", "xy", "b_x", "x*", "xy*", "*", "*y", "x*x", "b*x*z", "**x"];
 
 fn made() -> impl Strategy<Value = Vec<Made>> {
     let one = || {
@@ -407,14 +416,14 @@ fn oracle(list: &[Made], entries: &[(&str, &str)], before: &mut u32) -> Option<(
     let of_key = || list.iter().enumerate().filter(|(_, made)| made.key == first.0);
     let exact = of_key().find(|(_, made)| made.value == Some(first.1));
     let wildcard = of_key().find(|(_, made)| {
-        made.value.and_then(|value| value.strip_suffix('*')).is_some_and(|begin| first.1.starts_with(begin))
+        made.value.is_some_and(|value| value.contains('*') && fits(value.as_bytes(), first.1.as_bytes()))
     });
     let (at, taken) = exact.or(wildcard).or_else(|| of_key().find(|(_, made)| made.value.is_none()))?;
     for made in &list[..at] {
         *before += count(made);
     }
     *before += u32::from(taken.limited);
-    let open = taken.value.is_none_or(|value| value.ends_with('*'));
+    let open = taken.value.is_none_or(|value| value.contains('*'));
     let mut values: Vec<String> = if open { vec![first.1.to_owned()] } else { Vec::new() };
     if rest.is_empty() {
         return taken.limited.then_some((*before, values));
@@ -422,6 +431,16 @@ fn oracle(list: &[Made], entries: &[(&str, &str)], before: &mut u32) -> Option<(
     let (number, below) = oracle(&taken.below, rest, before)?;
     values.extend(below);
     Some((number, values))
+}
+
+/// Whether a value fits a pattern in which `*` stands for any characters.
+fn fits(pattern: &[u8], value: &[u8]) -> bool {
+    match (pattern, value) {
+        ([], value) => value.is_empty(),
+        ([b'*', rest @ ..], _) => (0..=value.len()).any(|skipped| fits(rest, &value[skipped..])),
+        ([first, pattern @ ..], [other, value @ ..]) => first == other && fits(pattern, value),
+        (_, []) => false,
+    }
 }
 
 fn count(made: &Made) -> u32 {
@@ -437,7 +456,7 @@ proptest! {
         asked in proptest::collection::vec(
             proptest::collection::vec(
                 (proptest::sample::select(KEYS.as_slice()),
-                 proptest::sample::select(["x", "xy", "xyz", "b_x", "z", ""].as_slice())), 1..4), 1..12),
+                 proptest::sample::select(["x", "xy", "xyz", "b_x", "z", "", "xx", "xyx", "b_x_z", "bz"].as_slice())), 1..4), 1..12),
     ) {
         let mut text = String::from("domain: d\ndescriptors:\n");
         yaml(&list, 2, &mut 0, &mut text);

@@ -62,8 +62,7 @@ pub struct Args {
     /// Address for HAProxy, which asks about its requests by SPOE; off unless it is given
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_SPOE")]
     spoe: Option<String>,
-    /// The configuration of Envoy's rate limit service: a file, or a directory with .yaml and .yml files; reloaded when it
-    /// changes
+    /// The configuration of Envoy's rate limit service: a file, or a directory with files; reloaded when it changes
     ///
     /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`,
     /// `on_error` and `max_keys`, as in a rules file. Without --rules there are no other limits.

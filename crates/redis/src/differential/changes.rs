@@ -5,8 +5,8 @@ use tidegate_core::lease::Terms;
 use super::{allotments::Known, *};
 
 /// Runs random steps of all writers. About every hundred steps, the next limit comes into force, first upward and then
-/// downward.
-fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seed: u64) {
+/// downward. `seen` adjusts the in-memory state to the precision that Redis keeps.
+fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seen: impl Fn(u32, &mut [u64]), seed: u64) {
     let mut bench = Bench::new(seed);
     let terms: Vec<Terms> =
         limits.iter().map(|&limit| Terms::leased(of(limit), Nanos::from_millis(1))).collect();
@@ -31,6 +31,7 @@ fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seed: u64) {
                 // Units given back free nothing here while more than the lower limit is in use.
                 known.out.clear();
             }
+            seen(to.limit(), &mut state);
             (known.state, from) = (state, to);
             for _ in 0..bench.random.below(100) {
                 let before = bench.now;
@@ -46,25 +47,33 @@ fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seed: u64) {
 
 #[test]
 fn a_window_s_limit_may_change() {
-    hold_to_changes(|limit| FixedWindow::new(limited(limit)).into(), &[0, 5, 300, 70_000], 41);
+    hold_to_changes(|limit| FixedWindow::new(limited(limit)).into(), &[0, 5, 300, 70_000], |_, _| {}, 41);
 }
 
 #[test]
 fn a_sliding_counter_s_limit_may_change() {
+    // Below this limit, counts have two bytes, and a full one stands for any number.
+    const FULL: u64 = 65_535;
+    let seen = |limit: u32, state: &mut [u64]| {
+        let kept = |count: u64| if count >= FULL { u64::from(u32::MAX) } else { count };
+        if u64::from(limit) < FULL {
+            state[1] = kept(state[1] >> 32) << 32 | kept(state[1] & 0xFFFF_FFFF);
+        }
+    };
     let of = |limit| Policy::sliding_counter(limited(limit));
-    hold_to_changes(of, &[0, 5, 300, 65_535, 65_536, 200_000], 42);
+    hold_to_changes(of, &[0, 5, 300, 65_535, 65_536, 200_000], seen, 42);
 }
 
 #[test]
 fn a_sliding_window_s_limit_may_change_and_its_counts_need_other_bytes() {
     let of = |limit| SlidingWindow::new(limited(limit)).into();
-    hold_to_changes(of, &[0, 5, 255, 256, 300, 65_535, 70_000], 43);
+    hold_to_changes(of, &[0, 5, 255, 256, 300, 65_535, 70_000], |_, _| {}, 43);
 }
 
 #[test]
 fn a_log_s_limit_may_change_and_it_becomes_a_ring_or_a_list() {
     let of = |limit| Policy::sliding_log(limited(limit)).expect("the log is not too long");
-    hold_to_changes(of, &[5, 100, 128, 129, 200, 1_000], 44);
+    hold_to_changes(of, &[5, 100, 128, 129, 200, 1_000], |_, _| {}, 44);
 }
 
 fn limited(limit: u32) -> Quota {

@@ -336,14 +336,12 @@ impl SharedLimit {
         {
             return held;
         }
-        let charged = match self.0.store.batcher().scripts.charge(self.plan().kind()) {
-            Some(script) => {
-                let arguments = call::charge_arguments(self.plan(), cost);
-                self.change_in_store(self.redis_key(&key), script, &arguments).await
-            }
-            None => Err(StoreError::Held),
+        let Some(script) = self.0.store.batcher().scripts.charge(self.plan().kind()) else {
+            let decision = Decision::deny_for_good(self.policy().limit(), 0, 1, 0);
+            return SharedDecision { decision, source: Source::Failed(StoreError::Held) };
         };
-        let error = match charged {
+        let arguments = call::charge_arguments(self.plan(), cost);
+        let error = match self.change_in_store(self.redis_key(&key), script, &arguments).await {
             Ok(decision) => return SharedDecision::by_store(decision),
             Err(error) => error,
         };
@@ -351,11 +349,11 @@ impl SharedLimit {
             self.monitor().counters().error(&error);
         }
         key.with_bytes(|key| match self.local() {
-            Some(local) if error != StoreError::Held => {
+            Some(local) => {
                 let decision = local.charge(key, cost, self.local_unit());
                 SharedDecision { decision, source: Source::Local(error) }
             }
-            _ => self.without_store(key, cost, error),
+            None => self.without_store(key, cost, error),
         })
     }
 

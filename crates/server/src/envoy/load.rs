@@ -11,6 +11,8 @@ use crate::rules::{Keeping, LimitSpec, Problem, RulesError, read_text};
 
 /// The maximum number of rules in all files together. It bounds the number of metrics.
 const MAX_RULES: usize = 10_000;
+/// The deepest directory below that of the configuration.
+const MAX_DEPTH: usize = 8;
 
 /// The contents of all files of a configuration.
 #[derive(Debug, Default)]
@@ -21,8 +23,8 @@ pub struct Config {
     pub limits: Vec<LimitSpec>,
 }
 
-/// Reads and checks a file, or all files of a directory whose names end with `.yaml` or `.yml` and do not begin with a dot.
-/// `keeping` says where the limits are kept.
+/// Reads and checks a file, or all files of a directory and its subdirectories, whatever their names, but those that begin with a
+/// dot. `keeping` says where the limits are kept.
 ///
 /// # Errors
 /// When a file cannot be read or has problems, or two files have the same domain. The error lists all problems of all files,
@@ -91,19 +93,35 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, RulesError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let read = |source| RulesError::Read { path: path.to_owned(), source };
-    let entries = fs::read_dir(path).map_err(read)?.collect::<io::Result<Vec<_>>>().map_err(read)?;
-    let mut files: Vec<PathBuf> = entries
-        .iter()
-        .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
-        .map(fs::DirEntry::path)
-        .filter(|path| path.extension().is_some_and(|end| end == "yaml" || end == "yml") && path.is_file())
-        .collect();
+    let mut files = Vec::new();
+    search(path, 0, &mut files)?;
     if files.is_empty() {
-        let problem = Problem::overall("the directory has no .yaml or .yml file");
-        let problems = vec![problem.mend("check the directory; subdirectories are not searched")];
+        let problem = Problem::overall("the directory has no file");
+        let problems = vec![problem.mend("check the directory; names that begin with a dot are left out")];
         return Err(RulesError::Invalid { path: Some(path.to_owned()), problems });
     }
     files.sort();
     Ok(files)
+}
+
+/// Adds the files of a directory and of those below it.
+fn search(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), RulesError> {
+    let read = |source| RulesError::Read { path: directory.to_owned(), source };
+    if depth > MAX_DEPTH {
+        let problem = Problem::overall(format!("the directories nest deeper than {MAX_DEPTH} levels"));
+        let problems = vec![problem.mend("does a symbolic link lead back to a directory above it?")];
+        return Err(RulesError::Invalid { path: Some(directory.to_owned()), problems });
+    }
+    for entry in fs::read_dir(directory).map_err(read)?.collect::<io::Result<Vec<_>>>().map_err(read)? {
+        let path = entry.path();
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        if path.is_dir() {
+            search(&path, depth + 1, files)?;
+        } else if path.is_file() {
+            files.push(path);
+        }
+    }
+    Ok(())
 }

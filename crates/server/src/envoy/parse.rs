@@ -6,7 +6,7 @@ use tidegate_config::{Complaints, Fields, Kind, Node as Yaml, Problem, abridged,
 
 use super::{
     Config, Domain, Domains, Rule, Unit, names,
-    tree::{Charge, Level, Node},
+    tree::{Charge, Level, Node, Wildcard},
 };
 use tidegate_core::AlgorithmSpec;
 
@@ -168,8 +168,8 @@ impl Reader<'_> {
             self.complaints.add(problem.mend("add `key:`, as in `key: remote_address`"));
         }
         let key = key.filter(|key| !key.is_empty());
-        if let Some(key) = key.as_deref().filter(|key| key.ends_with('*')) {
-            let what = format!("the key `{}` ends with `*`", abridged(key));
+        if let Some(key) = key.as_deref().filter(|key| key.contains('*')) {
+            let what = format!("the key `{}` has a `*`", abridged(key));
             self.complaints.add(
                 Problem::at(line, what).mend("a wildcard is a part of the value, as in `value: files/*`"),
             );
@@ -177,11 +177,11 @@ impl Reader<'_> {
         let flag = |name: &str, complaints: &mut Complaints| fields.flag(name, complaints).unwrap_or(false);
         let share = flag("share_threshold", self.complaints);
         let value_to_metric = flag("value_to_metric", self.complaints);
-        let wildcard = value.as_deref().is_some_and(|value| value.ends_with('*'));
+        let wildcard = value.as_deref().is_some_and(|value| value.contains('*'));
         if share && !wildcard {
             let at = fields.get("share_threshold").map_or(line, |node| node.line);
-            let problem = Problem::at(at, "`share_threshold` is for values that end with `*`");
-            self.complaints.add(problem.mend("remove it, or end the value with `*`"));
+            let problem = Problem::at(at, "`share_threshold` is for values with a `*`");
+            self.complaints.add(problem.mend("remove it, or write a value such as `/files/*`"));
         }
         let counts_apart = value.is_none() || (wildcard && !share);
         let step = (key.clone().unwrap_or_default(), value.clone());
@@ -423,8 +423,8 @@ fn place(level: &mut Level, (key, value): (String, Option<String>), node: Node) 
     let of = level.keys.entry(key.into()).or_default();
     match value {
         None => of.any = Some(node),
-        Some(value) => match value.strip_suffix('*') {
-            Some(beginning) => of.wildcards.push((beginning.into(), node)),
+        Some(value) => match Wildcard::new(&value) {
+            Some(wildcard) => of.wildcards.push((wildcard, node)),
             None => {
                 of.exact.insert(value.into(), node);
             }

@@ -36,9 +36,38 @@ pub(super) struct Level {
 #[derive(Debug, Default)]
 pub(super) struct ForKey {
     pub exact: RapidHashMap<Box<str>, Node>,
-    /// Prefixes of values, in the order of the file.
-    pub wildcards: Vec<(Box<str>, Node)>,
+    /// Values with a `*`, in the order of the file.
+    pub wildcards: Vec<(Wildcard, Node)>,
     pub any: Option<Node>,
+}
+
+/// A value in which each `*` stands for any characters, also for none.
+#[derive(Debug)]
+pub(super) struct Wildcard {
+    beginning: Box<str>,
+    /// Between two `*`, in order.
+    middle: Vec<Box<str>>,
+    end: Box<str>,
+}
+
+impl Wildcard {
+    /// The wildcard of a value; `None` if the value has no `*`.
+    pub fn new(value: &str) -> Option<Self> {
+        let (beginning, rest) = value.split_once('*')?;
+        let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+        let middle = middle.split('*').filter(|part| !part.is_empty()).map(Into::into).collect();
+        Some(Self { beginning: beginning.into(), middle, end: end.into() })
+    }
+
+    fn fits(&self, value: &str) -> bool {
+        let Some(mut rest) =
+            value.strip_prefix(&*self.beginning).and_then(|rest| rest.strip_suffix(&*self.end))
+        else {
+            return false;
+        };
+        // The first place of each part leaves the most for the parts after it.
+        self.middle.iter().all(|part| rest.find(&**part).map(|at| rest = &rest[at + part.len()..]).is_some())
+    }
 }
 
 /// A descriptor in the configuration.
@@ -260,7 +289,7 @@ impl Level {
         of.exact
             .get(value)
             .or_else(|| {
-                let fits = |(beginning, _): &&(Box<str>, Node)| value.starts_with(&**beginning);
+                let fits = |(wildcard, _): &&(Wildcard, Node)| wildcard.fits(value);
                 of.wildcards.iter().find(fits).map(|(_, node)| node)
             })
             .or(of.any.as_ref())

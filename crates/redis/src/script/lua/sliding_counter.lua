@@ -1,9 +1,21 @@
--- value: start of the current window (7 bytes), the previous count, the current one (4 bytes each)
+-- value: start of the current window (7 bytes), the previous count, the current one (2 bytes each; 4 for a limit from 65,535 on)
+-- A count of two bytes that is full stands for any number, after a charge; it counts as the highest one.
 -- numbers: limit, window
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
-  p.lasts, p.head = 2 * p[2], '<I7I4I4'
-  return 15
+  local bytes = p[1] < 65535 and 2 or 4
+  local head, full, most = '<I7I' .. bytes .. 'I' .. bytes, 256 ^ bytes - 1, 4294967295
+  p.lasts = 2 * p[2]
+  -- The start, the previous count and the current one of a value, and the value of them.
+  function p.open(v)
+    if not v then return 0, 0, 0 end
+    local start, previous, current = read(head, v)
+    return start, previous == full and most or previous, current == full and most or current
+  end
+  function p.close(start, previous, current)
+    return pack(head, start, math.min(previous, full), math.min(current, full))
+  end
+  return 7 + 2 * bytes
 end
 -- previous * covered / window, rounded up. A product beyond 2^53 is divided seven bits at a time.
 local function weight(previous, covered, window)
@@ -21,8 +33,7 @@ local function weight(previous, covered, window)
 end
 local function decide(p, v, cost)
   local limit, window = p[1], p[2]
-  local start, previous, current = 0, 0, 0
-  if v then start, previous, current = read(p.head, v) end
+  local start, previous, current = p.open(v)
   local was, elapsed = start, math.max(now - start, 0)
   if elapsed >= 2 * window then
     previous, current, elapsed = 0, 0, elapsed % window
@@ -33,10 +44,14 @@ local function decide(p, v, cost)
   if current > limit then return end
   if previous > 0 and current + weight(previous, window - elapsed, window) > limit then return end
   if now > start then start = now - elapsed end
-  return pack(p.head, start, previous, current), start, was
+  return p.close(start, previous, current), start, was
 end
--- Adopts a value with counts of two bytes, which earlier versions wrote.
+-- Adopts the value of a limit with another count size. A full count stays full.
 local function adopt(p, v)
-  if #v == 11 then return pack(p.head, read('<I7I2I2', v)) end
+  if #v ~= 11 and #v ~= 15 then return end
+  local bytes = (#v - 7) / 2
+  local start, previous, current = read('<I7I' .. bytes .. 'I' .. bytes, v)
+  local function wide(count) return count == 256 ^ bytes - 1 and 4294967295 or count end
+  return p.close(start, wide(previous), wide(current))
 end
 return prepare, decide, adopt, weight

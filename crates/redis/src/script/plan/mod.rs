@@ -33,7 +33,7 @@ enum Layout {
     /// Start and count.
     Window,
     /// Start, previous count, current count.
-    Counter,
+    Counter { count_bytes: usize },
     /// Start, sum, and the counts of slots of this many microseconds.
     Slots { slot: u64, count_bytes: usize, span: usize },
     /// Microseconds and, unless the interval is whole, a fraction in `1 / (1000 × parts)` of one.
@@ -63,8 +63,10 @@ impl Plan {
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit.into(), window]);
+                // With two bytes per count, the value fits Redis' smallest allocation for a string that is not a number.
+                let count_bytes = if limit < 0xFFFF { 2 } else { 4 };
                 let shape = format!("c{}", span_name(window));
-                (Kind::SlidingCounter, numbers, shape, Layout::Counter)
+                (Kind::SlidingCounter, numbers, shape, Layout::Counter { count_bytes })
             }
             Parameters::SlidingWindow { limit, slot, span, .. } => {
                 let slot = micros(slot).ok_or(PlanError::Slot)?;

@@ -28,9 +28,14 @@ impl Plan {
             Layout::Window if rest.len() == 4 => {
                 words.copy_from_slice(&[nanos(start), number(rest)]);
             }
-            Layout::Counter if rest.len() == 8 => {
-                let (previous, current) = rest.split_at(4);
-                words.copy_from_slice(&[nanos(start), number(previous) << 32 | number(current)]);
+            Layout::Counter { count_bytes } if rest.len() == 2 * count_bytes => {
+                let (previous, current) = rest.split_at(count_bytes);
+                // A full count of two bytes stands for any number.
+                let count = |bytes| match number(bytes) {
+                    0xFFFF if count_bytes == 2 => u64::from(u32::MAX),
+                    count => count,
+                };
+                words.copy_from_slice(&[nanos(start), count(previous) << 32 | count(current)]);
             }
             Layout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
                 // Skips the sum. Oldest first, as they were recorded. The newest one sets the time even if it is empty.

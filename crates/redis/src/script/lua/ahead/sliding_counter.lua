@@ -1,7 +1,7 @@
 -- The previous count, the current one, how much of the current window has passed, and the stored start.
 local function view(p, v)
-  local start, previous, current, window = 0, 0, 0, p[2]
-  if v then start, previous, current = struct.unpack(p.head, v) end
+  local start, previous, current = p.open(v)
+  local window = p[2]
   local elapsed = math.max(now - start, 0)
   if elapsed >= 2 * window then return 0, 0, elapsed % window, start end
   if elapsed >= window then return current, 0, elapsed - window, start end
@@ -9,7 +9,7 @@ local function view(p, v)
 end
 local function write(p, previous, current, elapsed, start)
   if now > start then start = now - elapsed end
-  return struct.pack(p.head, start, previous, current)
+  return p.close(start, previous, current)
 end
 local function room(p, v)
   local previous, current, elapsed = view(p, v)

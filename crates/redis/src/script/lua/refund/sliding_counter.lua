@@ -1,5 +1,5 @@
 return function(p, v, cost)
-  local start, previous, current = struct.unpack(p.head, v)
+  local start, previous, current = p.open(v)
   local window, elapsed = p[2], math.max(now - start, 0)
   if elapsed >= 2 * window then
     previous, current, elapsed = 0, 0, elapsed % window
@@ -10,5 +10,5 @@ return function(p, v, cost)
   local here = math.min(current, cost)
   current, previous = current - here, math.max(previous - (cost - here), 0)
   if now > start then start = now - elapsed end
-  return struct.pack(p.head, start, previous, current)
+  return p.close(start, previous, current)
 end
