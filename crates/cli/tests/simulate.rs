@@ -563,3 +563,75 @@ fn inputs_that_cannot_be_followed_are_refused() {
     child.stdin.take().unwrap().write_all(b"nothing known\n").unwrap();
     assert!(!child.wait().unwrap().success());
 }
+
+#[test]
+fn lines_behind_what_a_collector_puts_in_front_give_the_same_result() {
+    let plain = file("plain.log", log());
+    let args = |log: &Path| json(&[log.to_str().unwrap(), "--limit", "5/10s"]);
+    let expected = args(&plain);
+    for (at, front) in [
+        "2015-05-17T10:05:03.123456789Z stdout F ",
+        "[pod/web-7d9/nginx] ",
+        "web-1  | ",
+        "<190>May 17 10:05:03 host nginx: ",
+        "May 17 10:05:03 host nginx[71]: ",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let wrapped: String = log().lines().map(|line| format!("{front}{line}\n")).collect();
+        assert_eq!(args(&file(&format!("wrapped-{at}.log"), wrapped)), expected, "{front}");
+    }
+    let unknown: String = log().lines().map(|line| format!("app INFO request {line}\n")).collect();
+    let log = file("unknown-front.log", unknown);
+    let error = failure(&[log.to_str().unwrap(), "--limit", "5/10s"]);
+    assert!(error.contains("is in no form that can be replayed"), "{error}");
+}
+
+#[test]
+fn a_report_never_replaces_what_is_read() {
+    let log = file("kept.log", log());
+    let link = path("kept-link.html");
+    let _ = fs::remove_file(&link);
+    std::os::unix::fs::symlink(&log, &link).unwrap();
+    let before = fs::read(&log).unwrap();
+    for report in [&log, &link] {
+        let error =
+            failure(&[log.to_str().unwrap(), "--limit", "5/10s", "--report", report.to_str().unwrap()]);
+        assert!(error.contains("would overwrite") && error.contains("another name"), "{error}");
+    }
+    assert_eq!(fs::read(&log).unwrap(), before);
+}
+
+#[test]
+fn a_condition_on_a_field_that_no_line_has_is_refused() {
+    let log = file("condition.log", log());
+    let run =
+        |condition: &str| simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--exclude", condition]);
+    let error = String::from_utf8(run("pathh=/x").stderr).unwrap();
+    assert!(error.contains("no line has the field `pathh`") && error.contains("ip, path, method"), "{error}");
+    assert!(run("path=/x").status.success(), "it excludes nothing here, but it might");
+    let lines =
+        "{\"time\":1,\"ip\":\"a\",\"uri\":\"/\"}\n{\"time\":2,\"ip\":\"a\",\"uri\":\"/\",\"kind\":\"x\"}\n";
+    let log = file("condition.jsonl", lines);
+    let run =
+        |condition: &str| simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--exclude", condition]);
+    assert!(run("kind=x").status.success(), "one of the lines has it");
+    assert!(String::from_utf8(run("knd=x").stderr).unwrap().contains("no line has the field `knd`"));
+}
+
+#[test]
+fn keys_that_occur_once_cause_a_warning() {
+    let lines: String = (0..200)
+        .map(|at| {
+            format!(
+                "10.0.{}.{} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5\n",
+                at / 100,
+                at % 100
+            )
+        })
+        .collect();
+    let log = file("once.log", lines);
+    let notes = String::from_utf8(simulate(&[log.to_str().unwrap(), "--limit", "5/10s"]).stderr).unwrap();
+    assert!(notes.contains("200 keys in 200 requests") && notes.contains("--by"), "{notes}");
+}

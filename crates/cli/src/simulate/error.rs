@@ -55,6 +55,9 @@ pub enum SimulateError {
         "--exclude, --since and --until are for logs; `tidegate record --seconds N` takes a part of a trace"
     )]
     TraceFilter,
+    /// The report would replace what is read.
+    #[error("--report would overwrite {}, which the simulation reads: give it another name", _0.display())]
+    Overwrites(PathBuf),
     /// There is no page about a trace.
     #[error("--report is for logs, and for traces with --limit; with --rules use --format json")]
     TraceReport,

@@ -11,6 +11,7 @@ use std::{
     fs::{self, File},
     io::{self, BufWriter, IsTerminal, Write},
     num::NonZeroUsize,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -59,6 +60,7 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
     let page = args.report.as_deref();
     let (page_on_stdout, page) = (page == Some(Path::new("-")), page.filter(|path| *path != Path::new("-")));
     if let Some(path) = page {
+        check_not_read(path, args)?;
         check_writable(path)?;
     }
     let progress = Arc::new(Progress::default());
@@ -120,6 +122,16 @@ fn now() -> String {
     format!("{} UTC", input::write_utc(SystemClock::new().now().get()))
 }
 
+/// Checks that the report does not replace a file that the simulation reads, under whichever name.
+fn check_not_read(path: &Path, args: &Args) -> Result<(), SimulateError> {
+    let Ok(report) = fs::metadata(path) else { return Ok(()) };
+    let is_same = |read: &&PathBuf| {
+        fs::metadata(read).is_ok_and(|read| (read.dev(), read.ino()) == (report.dev(), report.ino()))
+    };
+    let read = args.files.iter().chain(&args.rules).find(is_same);
+    read.map_or(Ok(()), |read| Err(SimulateError::Overwrites(read.clone())))
+}
+
 /// Checks before the replay that the report can be written. An existing file stays unchanged.
 fn check_writable(path: &Path) -> Result<(), SimulateError> {
     let existed = path.exists();
@@ -158,6 +170,7 @@ fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     let mut report = examine(&loaded.trace, &loaded.by.to_string(), args, progress)?;
     let windows = report.findings.iter().map(|findings| findings.quota.window()).min();
     report.warnings.extend(windows.and_then(|window| warn_of_grain(&loaded.trace, window, args.spread)));
+    report.warnings.extend(warn_of_keys(&loaded.trace, &loaded.by));
     report.source = source_names(&sources, loaded.format);
     report.by = loaded.by.to_string();
     report.lines = loaded.lines;
@@ -186,6 +199,16 @@ fn options(args: &Args) -> input::Options {
         spread: args.spread,
         filter: args.filter(),
     }
+}
+
+/// If nearly every key occurs once, no limit denies anything, and the key is probably not the client.
+fn warn_of_keys(trace: &Trace, by: &By) -> Option<String> {
+    let (keys, requests) = (u64::from(trace.keys()), trace.requests());
+    (requests >= 100 && keys * 10 >= requests * 9).then(|| {
+        format!(
+            "{keys} keys in {requests} requests: nearly every one occurs once, so no limit for each key denies anything. Is `{by}`              what identifies a client in this log? Name another field with --by"
+        )
+    })
 }
 
 /// If times are no finer than a window, all algorithms see the same: all requests of a window at once.

@@ -94,6 +94,17 @@ impl<'a> AccessLine<'a> {
         !is_address(first) && columns >= 2 && (is_address(second) || (named && second != b"-"))
     }
 
+    /// Whether only the client, its identity and its user are in front of the time. The user's name may contain blanks if the
+    /// client is an address.
+    pub(super) fn begins_with_client(line: &[u8]) -> bool {
+        let before_time = memchr(b'[', line).map_or(line, |open| &line[..open]);
+        let mut columns = before_time.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+        let client = columns.next().unwrap_or_default();
+        let others = columns.count();
+        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.:%-".contains(byte);
+        is_address(client) || (others == 2 && client.iter().all(is_name))
+    }
+
     /// Parses a line in Envoy's default format.
     pub(super) fn envoy(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
         if line.first() != Some(&b'[') {

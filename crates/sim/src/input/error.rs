@@ -73,6 +73,17 @@ pub enum InputError {
         /// The source.
         source_name: String,
     },
+    /// A condition names a field that no line has, so it would exclude nothing.
+    #[error(
+        "no line has the field `{field}`, so --exclude {field}=… would leave out nothing{}",
+        if *format == Format::JsonLines { String::new() } else { format!("; {format} has ip, path, method, status, user-agent and host") }
+    )]
+    NoSuchField {
+        /// The field.
+        field: String,
+        /// The log's format.
+        format: Format,
+    },
     /// No line is a request.
     #[error("none of {} {} parses as {format}{}; {}", unparsed.count, format.parts(), first_of(unparsed), Format::ACCEPTED)]
     NothingParsed {

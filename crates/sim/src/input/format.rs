@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{access_log::AccessLine, line::LineError, timestamp::TimeCache};
+use super::{access_log::AccessLine, envelope::Envelope, line::LineError, timestamp::TimeCache};
 
 /// The format of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +31,15 @@ impl Format {
     const ALL: [Self; 6] =
         [Self::AccessLog, Self::VhostCombined, Self::Envoy, Self::Alb, Self::JsonLines, Self::Rate];
 
-    /// The format of most of the first lines.
-    pub(super) fn detect(head: &[u8]) -> Option<Self> {
-        const LINES: usize = 100;
+    /// How many lines are read to detect a format.
+    pub(super) const LINES: usize = 100;
+
+    /// The format of most of the first lines, in the envelope.
+    pub(super) fn detect(head: &[u8], envelope: Envelope) -> Option<Self> {
         let lines = head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
         let mut votes = [0; Self::ALL.len()];
-        for line in lines.filter(|line| !line.is_empty()).take(LINES) {
-            if let Some(format) = Self::of_line(line) {
+        for line in lines.filter(|line| !line.is_empty()).take(Self::LINES) {
+            if let Some(format) = envelope.open(line).and_then(Self::of_line) {
                 votes[format as usize] += 1;
             }
         }
@@ -45,7 +47,7 @@ impl Format {
         Self::ALL.into_iter().find(|format| votes[*format as usize] == most)
     }
 
-    fn of_line(line: &[u8]) -> Option<Self> {
+    pub(super) fn of_line(line: &[u8]) -> Option<Self> {
         // Lines with other mistakes than at their beginning count too: the head may cut a line off.
         let begins = |line: Result<AccessLine<'_>, LineError>| {
             use LineError::{AccessTime, AlbTime, NotAccessLog, NotAlb, NotEnvoy};
@@ -61,7 +63,11 @@ impl Format {
         } else if begins(AccessLine::alb(line, times)) {
             Some(Self::Alb)
         } else if begins(AccessLine::common(line, times)) {
-            Some(if AccessLine::has_vhost(line) { Self::VhostCombined } else { Self::AccessLog })
+            if AccessLine::has_vhost(line) {
+                Some(Self::VhostCombined)
+            } else {
+                AccessLine::begins_with_client(line).then_some(Self::AccessLog)
+            }
         } else {
             None
         }
@@ -117,20 +123,28 @@ pub struct UnknownFormat;
 mod tests {
     use super::*;
 
+    fn detect(head: &[u8]) -> Option<Format> {
+        Format::detect(head, Envelope::detect(head))
+    }
+
     #[test]
     fn the_format_is_detected_from_most_of_the_first_lines() {
         let access = br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
-        assert_eq!(Format::detect(&[b"# a comment\n\n", &access[..]].concat()), Some(Format::AccessLog));
+        assert_eq!(detect(&[b"# a comment\n\n", &access[..]].concat()), Some(Format::AccessLog));
         let vhost = [b"www.example.com:80 ", &access[..]].concat();
-        assert_eq!(Format::detect(&vhost), Some(Format::VhostCombined));
+        assert_eq!(detect(&vhost), Some(Format::VhostCombined));
         let envoy =
             br#"[2015-05-17T10:05:03.250Z] "GET / HTTP/2" 200 - 0 5 1 1 "-" "curl" "id" "h" "tcp://h""#;
-        assert_eq!(Format::detect(envoy), Some(Format::Envoy));
+        assert_eq!(detect(envoy), Some(Format::Envoy));
         let alb = br#"h2 2015-05-17T10:05:03.1Z app/x 1.2.3.4:9 10.0.0.1:80 0 0 0 200 200 0 57 "GET https://h/ HTTP/2" "curl""#;
-        assert_eq!(Format::detect(alb), Some(Format::Alb));
-        assert_eq!(Format::detect(b"{\"time\":1}\n{\"ti"), Some(Format::JsonLines));
-        assert_eq!(Format::detect(b"1 0 0 3\n5 5"), Some(Format::Rate));
-        assert_eq!(Format::detect(b"once upon\na time"), None);
-        assert_eq!(Format::detect(b"  \n\n"), None);
+        assert_eq!(detect(alb), Some(Format::Alb));
+        assert_eq!(detect(b"{\"time\":1}\n{\"ti"), Some(Format::JsonLines));
+        assert_eq!(detect(b"1 0 0 3\n5 5"), Some(Format::Rate));
+        assert_eq!(detect(b"once upon\na time"), None);
+        // Words in front of the client would otherwise be taken for the client.
+        for front in ["app INFO access ", "web-1 : ", "x y z | "] {
+            assert_eq!(detect(&[front.as_bytes(), &access[..]].concat()), None, "{front}");
+        }
+        assert_eq!(detect(b"  \n\n"), None);
     }
 }

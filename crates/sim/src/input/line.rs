@@ -72,6 +72,9 @@ pub enum LineError {
     /// The line is longer than a mebibyte.
     #[error("longer than 1 MiB")]
     TooLong,
+    /// The other lines have the time and the name of a log collector in front, and this one has not, or is only a part of a line.
+    #[error("not what the log collector puts in front of the other lines, or only a part of a line")]
+    Envelope,
     /// The line does not start like `host ident user [time] …`.
     #[error("no `host ident user [time] …`")]
     NotAccessLog,

@@ -2,6 +2,7 @@
 
 mod access_log;
 mod client;
+mod envelope;
 mod error;
 mod filter;
 mod format;

@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     access_log::AccessLine,
+    envelope::Envelope,
     error::{InputError, Unparsed},
     filter::{Condition, Filter},
     format::Format,
@@ -198,7 +199,7 @@ pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) 
         // Without lines, every format gives no requests.
         (None, true) => Format::AccessLog,
         (None, false) => {
-            let found = options.format.or_else(|| Format::detect(lines));
+            let found = options.format.or_else(|| Format::detect(lines, Envelope::detect(lines)));
             *format
                 .insert(found.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.into() })?)
         }
@@ -210,6 +211,7 @@ pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) 
     check_by(known, &by)?;
     let progress = Progress::default();
     let mut reading = Reading::new(known, vec![Target::new(Vec::new(), by, true)], options, &progress);
+    reading.envelope = Envelope::detect(lines);
     reading.source(source_name, lines)?;
     let (mut targets, unparsed) = (reading.targets, reading.unparsed);
     Ok(Lines { trace: targets.remove(0).finish(known, options.spread), unparsed })
@@ -240,7 +242,8 @@ fn read_all<'a>(
             if head.trim_ascii().is_empty() && head.len() < HEAD {
                 return Ok(());
             }
-            let format = options.format.or_else(|| Format::detect(&head));
+            let envelope = Envelope::detect(&head);
+            let format = options.format.or_else(|| Format::detect(&head, envelope));
             let format =
                 format.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.clone() })?;
             let reading = match &mut reading {
@@ -251,6 +254,7 @@ fn read_all<'a>(
                 }
                 Some(reading) => reading,
             };
+            reading.envelope = envelope;
             reading.source(&source_name, io::Cursor::new(head).chain(input))?;
             Ok(())
         });
@@ -263,6 +267,11 @@ fn read_all<'a>(
     let reading = reading.ok_or_else(|| InputError::NoRequests { source_name: names() })?;
     if reading.unparsed.count == reading.lines {
         return Err(InputError::NothingParsed { format: reading.format, unparsed: reading.unparsed });
+    }
+    let missing = options.filter.exclude.iter().zip(&reading.has_field).find(|(_, has)| !**has);
+    if let Some((condition, _)) = missing {
+        let field = condition.field().name().to_owned();
+        return Err(InputError::NoSuchField { field, format: reading.format });
     }
     if reading.taken == 0 && reading.excluded > 0 {
         let (requests, span) = (reading.excluded, reading.excluded_span);
@@ -319,6 +328,8 @@ impl Target {
 
 struct Reading<'a> {
     format: Format,
+    /// That of the current source.
+    envelope: Envelope,
     options: &'a Options,
     progress: &'a Progress,
     targets: Vec<Target>,
@@ -328,6 +339,8 @@ struct Reading<'a> {
     taken: u64,
     excluded: u64,
     excluded_span: (u64, u64),
+    /// For each condition of the filter, whether a line had its field.
+    has_field: Vec<bool>,
     /// The current second, for requests per second.
     second: u64,
     times: TimeCache,
@@ -339,6 +352,7 @@ impl<'a> Reading<'a> {
     fn new(format: Format, targets: Vec<Target>, options: &'a Options, progress: &'a Progress) -> Self {
         Self {
             format,
+            envelope: Envelope::Plain,
             options,
             progress,
             targets,
@@ -347,6 +361,8 @@ impl<'a> Reading<'a> {
             taken: 0,
             excluded: 0,
             excluded_span: (u64::MAX, 0),
+            // Requests per second have no fields to filter by, and their filter is refused elsewhere.
+            has_field: vec![format == Format::Rate; options.filter.exclude.len()],
             second: 0,
             times: TimeCache::default(),
             key: Vec::new(),
@@ -421,6 +437,7 @@ impl<'a> Reading<'a> {
     }
 
     fn line(&mut self, line: &[u8]) -> Result<(), Unread> {
+        let line = self.envelope.open(line).ok_or(LineError::Envelope)?;
         let times = &mut self.times;
         let line = match self.format {
             Format::JsonLines => return self.request(&JsonLine::parse(line, &self.options.time_field)?),
@@ -434,6 +451,9 @@ impl<'a> Reading<'a> {
 
     fn request(&mut self, request: &impl Request) -> Result<(), Unread> {
         let time = request.time();
+        for (condition, has) in self.options.filter.exclude.iter().zip(&mut self.has_field) {
+            *has = *has || request.field(condition.field()).is_ok();
+        }
         if !self.options.filter.takes(request) {
             self.excluded += 1;
             self.excluded_span = (self.excluded_span.0.min(time), self.excluded_span.1.max(time));

@@ -1,0 +1,150 @@
+//! What log collectors put in front of a program's line.
+
+use super::{format::Format, timestamp::parse_rfc3339};
+
+/// The text in front of each line of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Envelope {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// A container runtime's: `2015-05-17T10:05:03.123456789Z stdout F …`.
+    Cri,
+    /// `kubectl logs --prefix`: `[pod/web-1/nginx] …`.
+    Kubectl,
+    /// `docker compose logs`: `web-1  | …`.
+    Compose,
+    /// syslog's and journalctl's: `<190>May 17 10:05:03 host nginx[7]: …`, also with a time as in RFC 3339.
+    Syslog,
+}
+
+impl Envelope {
+    const ALL: [Self; 4] = [Self::Cri, Self::Kubectl, Self::Compose, Self::Syslog];
+
+    /// What most of the first lines have in front, if what is behind it has a known format.
+    pub fn detect(head: &[u8]) -> Self {
+        let lines =
+            || head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+        let known = |envelope: Self| {
+            let inside = lines().take(Format::LINES).filter_map(|line| envelope.open(line));
+            inside.filter(|line| Format::of_line(line).is_some()).count()
+        };
+        let total = lines().take(Format::LINES).count();
+        Self::ALL.into_iter().find(|envelope| 2 * known(*envelope) > total).unwrap_or_default()
+    }
+
+    /// The program's line; `None` if the line does not begin as it should, or is only a part of one.
+    pub fn open(self, line: &[u8]) -> Option<&[u8]> {
+        match self {
+            Self::Plain => Some(line),
+            Self::Cri => {
+                let (time, rest) = word(line)?;
+                let (stream, rest) = word(rest)?;
+                let (tag, rest) = word(rest)?;
+                let is_whole = tag.split(|&byte| byte == b':').any(|tag| tag == b"F");
+                let fits = parse_rfc3339(time).is_some() && [&b"stdout"[..], b"stderr"].contains(&stream);
+                (fits && is_whole).then_some(rest)
+            }
+            Self::Kubectl => {
+                let end = line.strip_prefix(b"[pod/")?.windows(2).position(|two| two == b"] ")?;
+                Some(&line[b"[pod/".len() + end + 2..])
+            }
+            Self::Compose => {
+                let bar = line.iter().position(|&byte| byte == b'|')?;
+                let name = line[..bar].trim_ascii_end();
+                let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-".contains(byte);
+                let fits = name.len() < bar && !name.is_empty() && name.iter().all(is_name);
+                fits.then(|| line[bar + 1..].trim_ascii_start())
+            }
+            Self::Syslog => {
+                let line = without_priority(line);
+                let line = line.strip_prefix(b"1 ").unwrap_or(line);
+                // Everything up to the program's name: month, day and time, or one time; and the host.
+                let (first, rest) = word(line)?;
+                let rest = if is_time(first) {
+                    rest
+                } else if MONTHS.contains(&first) {
+                    let (day, rest) = word(rest.trim_ascii_start())?;
+                    let (time, rest) = word(rest)?;
+                    let is_day = day.iter().all(u8::is_ascii_digit);
+                    if !is_day || time.iter().filter(|&&byte| byte == b':').count() != 2 {
+                        return None;
+                    }
+                    rest
+                } else {
+                    return None;
+                };
+                let (_host, rest) = word(rest)?;
+                let (program, behind) = word(rest)?;
+                if program.ends_with(b":") {
+                    return Some(behind);
+                }
+                // RFC 5424: program, process, message's name, and structured data.
+                let (_process, behind) = word(behind)?;
+                let (_name, behind) = word(behind)?;
+                match behind.first()? {
+                    b'-' => behind.strip_prefix(b"- "),
+                    b'[' => behind.windows(2).position(|two| two == b"] ").map(|end| &behind[end + 2..]),
+                    _ => None,
+                }
+            }
+        }
+    }
+}
+
+const MONTHS: [&[u8]; 12] =
+    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
+
+/// The text up to the next blank, and the text after it.
+fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = text.iter().position(|&byte| byte == b' ')?;
+    (end > 0).then(|| (&text[..end], &text[end + 1..]))
+}
+
+/// Whether it is a time as in RFC 3339, or as journalctl writes it, without the colon in `+02:00`.
+fn is_time(text: &[u8]) -> bool {
+    parse_rfc3339(text).is_some()
+        || text.split_last_chunk().is_some_and(|(begin, minutes): (_, &[u8; 2])| {
+            parse_rfc3339(&[begin, b":", minutes].concat()).is_some()
+        })
+}
+
+/// The line without `<190>`.
+fn without_priority(line: &[u8]) -> &[u8] {
+    let end = |line: &[u8]| line.iter().take(5).position(|&byte| byte == b'>');
+    match (line.first(), end(line)) {
+        (Some(b'<'), Some(end)) if end > 1 && line[1..end].iter().all(u8::is_ascii_digit) => &line[end + 1..],
+        _ => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = r#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
+
+    #[test]
+    fn the_line_of_a_program_is_found_behind_what_collectors_put_in_front() {
+        for (front, envelope) in [
+            ("", Envelope::Plain),
+            ("2015-05-17T10:05:03.123456789Z stdout F ", Envelope::Cri),
+            ("2015-05-17T10:05:03.1+02:00 stderr F ", Envelope::Cri),
+            ("[pod/web-7d9/nginx] ", Envelope::Kubectl),
+            ("web-1  | ", Envelope::Compose),
+            ("<190>May 17 10:05:03 host nginx: ", Envelope::Syslog),
+            ("May  7 10:05:03 host nginx[71]: ", Envelope::Syslog),
+            ("2015-05-17T10:05:03+0200 host nginx[71]: ", Envelope::Syslog),
+            ("2015-05-17T10:05:03+02:00 host nginx[71]: ", Envelope::Syslog),
+            ("<190>1 2015-05-17T10:05:03Z host nginx 71 - - ", Envelope::Syslog),
+            ("<190>1 2015-05-17T10:05:03Z host nginx 71 access [a b=\"c\"] ", Envelope::Syslog),
+        ] {
+            let line = format!("{front}{LINE}");
+            let log = format!("{line}\n{line}\nnot a request\n");
+            assert_eq!(Envelope::detect(log.as_bytes()), envelope, "{line}");
+            assert_eq!(envelope.open(line.as_bytes()), Some(LINE.as_bytes()), "{line}");
+        }
+        let part = format!("2015-05-17T10:05:03Z stdout P {LINE}");
+        assert_eq!(Envelope::Cri.open(part.as_bytes()), None, "a part of a line is none");
+    }
+}
