@@ -100,7 +100,7 @@ the library's gate. Such a program follows the file itself; the server only chec
   breakers:   [{ resource: db, slower_than: 50ms, ratio: 0.8, interval: 20s, open: 5s }]
               # ratio alone or errors: N for errors; slots, min_calls, probes, probe_timeout
   hot_params: [{ resource: search, arg: 0, limit: 5/1s, burst: 3, exceptions: { vip: 100 } }]
-              # name: N instead of arg; in_flight: N or max_wait; max_values
+              # name: N instead of arg; in_flight: N or max_wait; max_values; when_full: deny
   system:     [{ qps: 5000, cpu: 0.9 }]                          # load, mean_rt, in_flight
   authority:  [{ resource: admin, allow: [office] }]             # or deny";
 

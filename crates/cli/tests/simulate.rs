@@ -579,11 +579,11 @@ fn lines_behind_what_a_collector_puts_in_front_give_the_same_result() {
     .into_iter()
     .enumerate()
     {
-        let wrapped: String = log().lines().map(|line| format!("{front}{line}\n")).collect();
-        assert_eq!(args(&file(&format!("wrapped-{at}.log"), wrapped)), expected, "{front}");
+        let wrapped: Vec<String> = log().lines().map(|line| format!("{front}{line}")).collect();
+        assert_eq!(args(&file(&format!("wrapped-{at}.log"), wrapped.join("\n"))), expected, "{front}");
     }
-    let unknown: String = log().lines().map(|line| format!("app INFO request {line}\n")).collect();
-    let log = file("unknown-front.log", unknown);
+    let unknown: Vec<String> = log().lines().map(|line| format!("app INFO request {line}")).collect();
+    let log = file("unknown-front.log", unknown.join("\n"));
     let error = failure(&[log.to_str().unwrap(), "--limit", "5/10s"]);
     assert!(error.contains("is in no form that can be replayed"), "{error}");
 }
@@ -622,7 +622,7 @@ fn a_condition_on_a_field_that_no_line_has_is_refused() {
 
 #[test]
 fn keys_that_occur_once_cause_a_warning() {
-    let lines: String = (0..200)
+    let lines: Vec<String> = (0..200)
         .map(|at| {
             format!(
                 "10.0.{}.{} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5\n",
@@ -631,7 +631,7 @@ fn keys_that_occur_once_cause_a_warning() {
             )
         })
         .collect();
-    let log = file("once.log", lines);
+    let log = file("once.log", lines.join("\n"));
     let notes = String::from_utf8(simulate(&[log.to_str().unwrap(), "--limit", "5/10s"]).stderr).unwrap();
     assert!(notes.contains("200 keys in 200 requests") && notes.contains("--by"), "{notes}");
 }

@@ -6,6 +6,8 @@
 //! from its record. Records are stored in buckets, several records for each value that is kept whole. A record is
 //! forgotten only when its bucket is full, again the one that has used least.
 //!
+//! A table may instead deny new values while it would have to forget another ([`Full::Deny`]).
+//!
 //! As a result, invented values evict invented values, a value that has used up its share is evicted last, and no value
 //! gets the state of another. The loss is bounded: a forgotten value gets the units that it had used a second time.
 
@@ -59,6 +61,23 @@ struct Record<S> {
     hash: u64,
     state: S,
     stake: Stake,
+}
+
+/// What a full table does when a new value arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// It forgets the value that has used least.
+    Forget,
+    /// It denies the new value, and forgets none that has a part of its share in use.
+    Deny,
+}
+
+/// Where the state of a value is.
+enum Place {
+    /// Its index in `kept`.
+    Kept(usize),
+    /// In its record.
+    Record,
 }
 
 /// What a value would gain by being forgotten. The value with the least is evicted first.
@@ -121,20 +140,33 @@ impl<S: Copy + Default> ValueTable<S> {
 
     /// Runs `change` on the state of `value`. `stake` returns what a value would gain by being forgotten, or `None` if
     /// its share is as good as untouched.
+    ///
+    /// # Errors
+    /// If there is no place for a new value ([`Full::Deny`]): the time at which the next one may be free.
     pub(crate) fn with<T>(
         &self,
         value: &Arg<'_>,
         now: Nanos,
-        stake: impl Fn(&Arg<'static>, &S) -> Option<Stake>,
+        full: Full,
+        stake: impl Fn(&Arg<'_>, &S) -> Option<Stake>,
         change: impl FnOnce(&mut S, ValueKey) -> T,
-    ) -> T {
+    ) -> Result<T, Nanos> {
         let hash = self.hasher.hash_one(value);
         let mut shard = self.shard(hash);
-        let (at, forgotten) = shard.find_or_keep(hash, value, now, stake);
+        let (place, forgotten) = shard.find_or_keep(hash, value, now, full, &stake)?;
         if forgotten > 0 {
             self.forgotten.fetch_add(forgotten, Ordering::Relaxed);
         }
-        change(&mut shard.kept[at].state, ValueKey { hash })
+        let key = ValueKey { hash };
+        Ok(match (place, shard.record(hash)) {
+            (Place::Record, Some(record)) => {
+                let result = change(&mut record.state, key);
+                record.stake = stake(value, &record.state).unwrap_or(Stake { used: 0, until: now });
+                result
+            }
+            (Place::Record, None) => unreachable!("the value was found in its record"),
+            (Place::Kept(at), _) => change(&mut shard.kept[at].state, key),
+        })
     }
 
     /// Runs `change` on the state of a value, unless the value was forgotten.
@@ -156,33 +188,59 @@ impl<S: Copy + Default> Shard<S> {
         hash: u64,
         value: &Arg<'_>,
         now: Nanos,
-        stake: impl Fn(&Arg<'static>, &S) -> Option<Stake>,
-    ) -> (usize, u64) {
+        full: Full,
+        stake: &impl Fn(&Arg<'_>, &S) -> Option<Stake>,
+    ) -> Result<(Place, u64), Nanos> {
         if let Some(&at) = self.index.find(hash, |&at| &self.kept[at as usize].value == value) {
-            return (at as usize, 0);
+            return Ok((Place::Kept(at as usize), 0));
         }
         let mut forgotten = 0;
         while self.kept.len() > self.most
+            && self.may_evict(self.kept.len() - 1, now, full, stake)
             && let Some(gone) = self.kept.pop()
         {
             self.unlist(gone.hash, self.kept.len());
-            forgotten += self.record_of(&gone, now, &stake);
+            forgotten += self.record_of(&gone, now, stake);
         }
+        let evicted = if self.kept.len() < self.most {
+            None
+        } else {
+            match self.least(now, full, stake) {
+                Ok(at) => Some(at),
+                Err(_) if self.record(hash).is_some() => return Ok((Place::Record, forgotten)),
+                Err(until) => return Err(until),
+            }
+        };
         let state = self.take_record(hash).unwrap_or_default();
         let new = Kept { hash, value: value.clone().into_owned(), state };
-        let at = if self.kept.len() < self.most {
-            self.kept.push(new);
-            self.kept.len() - 1
-        } else {
-            let at = self.least(&stake);
+        let at = if let Some(at) = evicted {
             let gone = std::mem::replace(&mut self.kept[at], new);
             self.unlist(gone.hash, at);
-            forgotten += self.record_of(&gone, now, &stake);
+            forgotten += self.record_of(&gone, now, stake);
             at
+        } else {
+            self.kept.push(new);
+            self.kept.len() - 1
         };
         let kept = &self.kept;
         self.index.insert_unique(hash, at as u32, |&at| kept[at as usize].hash);
-        (at, forgotten)
+        Ok((Place::Kept(at), forgotten))
+    }
+
+    /// Whether evicting a value would forget none that has a part of its share in use, or may.
+    fn may_evict(
+        &mut self,
+        at: usize,
+        now: Nanos,
+        full: Full,
+        stake: &impl Fn(&Arg<'_>, &S) -> Option<Stake>,
+    ) -> bool {
+        let Kept { hash, value, state } = &self.kept[at];
+        if full == Full::Forget || stake(value, state).is_none() || self.records.is_empty() {
+            return true;
+        }
+        let hash = *hash;
+        self.bucket(hash).iter().any(|record| is_free(record.as_ref(), now))
     }
 
     fn unlist(&mut self, hash: u64, at: usize) {
@@ -192,19 +250,27 @@ impl<S: Copy + Default> Shard<S> {
     }
 
     /// Returns one of the next few values: one whose share is as good as untouched, or the one with the least at stake.
-    fn least(&mut self, stake: impl Fn(&Arg<'static>, &S) -> Option<Stake>) -> usize {
-        let mut least: Option<(Stake, usize)> = None;
+    ///
+    /// # Errors
+    /// If none of them may be evicted: the earliest time at which the share of one is as good as untouched.
+    fn least(
+        &mut self,
+        now: Nanos,
+        full: Full,
+        stake: &impl Fn(&Arg<'_>, &S) -> Option<Stake>,
+    ) -> Result<usize, Nanos> {
+        let (mut least, mut until): (Option<(Stake, usize)>, _) = (None, Nanos::MAX);
         for _ in 0..TRIED.min(self.kept.len()) {
             let at = self.hand % self.kept.len();
             self.hand = at + 1;
             let Kept { value, state, .. } = &self.kept[at];
-            match stake(value, state) {
-                None => return at,
-                Some(stake) if least.is_none_or(|(of, _)| stake < of) => least = Some((stake, at)),
-                Some(_) => {}
+            let Some(stake_of) = stake(value, state) else { return Ok(at) };
+            until = until.min(stake_of.until);
+            if least.is_none_or(|(of, _)| stake_of < of) && self.may_evict(at, now, full, stake) {
+                least = Some((stake_of, at));
             }
         }
-        least.map_or(0, |(_, at)| at)
+        least.map(|(_, at)| at).ok_or(until)
     }
 
     /// Records an evicted value. Returns how many records were forgotten.
@@ -212,7 +278,7 @@ impl<S: Copy + Default> Shard<S> {
         &mut self,
         gone: &Kept<S>,
         now: Nanos,
-        stake: impl Fn(&Arg<'static>, &S) -> Option<Stake>,
+        stake: &impl Fn(&Arg<'_>, &S) -> Option<Stake>,
     ) -> u64 {
         let Some(stake) = stake(&gone.value, &gone.state) else { return 0 };
         if self.records.is_empty() {
@@ -221,8 +287,7 @@ impl<S: Copy + Default> Shard<S> {
         }
         let record = Record { hash: gone.hash, state: gone.state, stake };
         let bucket = self.bucket(gone.hash);
-        let is_free = |of: &Option<Record<S>>| of.as_ref().is_none_or(|of| of.stake.until <= now);
-        if let Some(free) = bucket.iter_mut().find(|of| is_free(of)) {
+        if let Some(free) = bucket.iter_mut().find(|of| is_free(of.as_ref(), now)) {
             *free = Some(record);
             return 0;
         }
@@ -252,6 +317,11 @@ impl<S: Copy + Default> Shard<S> {
     }
 }
 
+/// Whether a new record may take the place.
+fn is_free<S>(place: Option<&Record<S>>, now: Nanos) -> bool {
+    place.is_none_or(|record| record.stake.until <= now)
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -263,10 +333,34 @@ mod tests {
     }
 
     fn with<'a>(values: &ValueTable<u64>, value: impl Into<Arg<'a>>, change: impl FnOnce(&mut u64)) -> u64 {
-        values.with(&value.into(), Nanos::ZERO, stake, |used, _| {
+        let told = values.with(&value.into(), Nanos::ZERO, Full::Forget, stake, |used, _| {
             change(used);
             *used
-        })
+        });
+        told.unwrap()
+    }
+
+    #[test]
+    fn a_table_that_denies_forgets_no_value_and_serves_all_that_it_knows() {
+        let values: ValueTable<u64> = ValueTable::new(10);
+        let take = |value: i64| {
+            values.with(&value.into(), Nanos::ZERO, Full::Deny, stake, |used, _| {
+                let admits = *used < 10;
+                *used += u64::from(admits);
+                admits
+            })
+        };
+        let mut admitted = [0; 500];
+        for _ in 0..30 {
+            for (value, admitted) in (0..).zip(&mut admitted) {
+                *admitted += u32::from(take(value) == Ok(true));
+            }
+        }
+        assert!(admitted.iter().all(|admitted| [0, 10].contains(admitted)), "{admitted:?}");
+        let served = admitted.iter().filter(|admitted| **admitted > 0).count();
+        assert!((20..=10 + 10 * RECORDS).contains(&served), "{served} values of at most 50 have a place");
+        assert_eq!(values.forgotten(), 0);
+        assert_eq!(take(1_000), Err(Nanos::MAX), "a new value waits until one has recovered");
     }
 
     fn kept(values: &ValueTable<u64>) -> usize {
@@ -315,10 +409,11 @@ mod tests {
     #[test]
     fn what_a_call_holds_is_found_whether_its_value_is_kept_recorded_or_forgotten() {
         let values: ValueTable<u64> = ValueTable::new(1);
-        let key = values.with(&"a".into(), Nanos::ZERO, stake, |used, key| {
+        let key = values.with(&"a".into(), Nanos::ZERO, Full::Forget, stake, |used, key| {
             *used = 3;
             key
         });
+        let key = key.unwrap();
         values.at(key, |used| *used -= 1);
         with(&values, "b", |used| *used = 5);
         values.at(key, |used| *used -= 1);

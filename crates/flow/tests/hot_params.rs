@@ -345,3 +345,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_rule_that_denies_when_full_lets_no_value_past_its_threshold() {
+    // Ten times as many values as the table keeps, each asked again and again within one second.
+    const KEPT: usize = 50;
+    let values = 10 * (KEPT + 4 * KEPT);
+    let (r, timer) = gate(rule(10).max_values(KEPT).deny_when_full());
+    let mut passed = vec![0; values];
+    for _ in 0..30 {
+        for (value, passed) in passed.iter_mut().enumerate() {
+            *passed += passes(&r, &value.to_string(), 1);
+        }
+    }
+    assert!(passed.iter().all(|passed| *passed <= 10), "{:?}", passed.iter().max());
+    assert!(passed.iter().filter(|passed| **passed == 10).count() >= KEPT);
+    assert_eq!(r.crowded(), 0);
+    let refused = r.entry().arg("new").enter().unwrap_err();
+    assert_eq!(refused.retry_after(), Some(s(1)), "until a value has recovered");
+    timer.advance(s(1));
+    assert_eq!(passes(&r, "new", 11), 10);
+}
+
+#[test]
+fn the_default_table_has_room_for_four_thousand_values_a_second() {
+    for (seconds, values) in [(1, 4_000_u32), (10, 40_000)] {
+        let (r, _) = gate(rule(1).duration(s(seconds)));
+        let enter = |n: u32| r.entry().arg(n).enter().is_ok();
+        assert!((0..values).all(enter));
+        assert_eq!((0..values).filter(|value| enter(*value)).count(), 0, "{values} values in {seconds} s");
+    }
+}

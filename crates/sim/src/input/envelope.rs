@@ -67,7 +67,7 @@ impl Envelope {
                     let (day, rest) = word(rest.trim_ascii_start())?;
                     let (time, rest) = word(rest)?;
                     let is_day = day.iter().all(u8::is_ascii_digit);
-                    if !is_day || time.iter().filter(|&&byte| byte == b':').count() != 2 {
+                    if !is_day || time.split(|&byte| byte == b':').count() != 3 {
                         return None;
                     }
                     rest

@@ -12,7 +12,7 @@ use super::throttle::{self, Asked};
 use crate::{
     arg::Arg,
     sync::{AtomicU64, Ordering},
-    value_table::{Stake, ValueKey, ValueTable},
+    value_table::{Full, Stake, ValueKey, ValueTable},
 };
 
 /// The state of one value's share.
@@ -48,7 +48,7 @@ pub(crate) struct Held {
 
 impl HotParam {
     pub(crate) fn new(rule: HotParamRule) -> Self {
-        let values = Arc::new(ValueTable::new(rule.max_values));
+        let values = Arc::new(ValueTable::new(rule.capacity()));
         Self { label: rule.to_string().into(), values, births: Arc::default(), rule }
     }
 
@@ -61,7 +61,7 @@ impl HotParam {
     /// Returns the state of a rule that [counts the same](Self::counts_as). It shares the counts, so units in flight
     /// stay counted, and calls that entered under the old rule also leave the new one.
     pub(crate) fn changed_to(&self, rule: HotParamRule) -> Self {
-        self.values.keep_at_most(rule.max_values);
+        self.values.keep_at_most(rule.capacity());
         let (values, births) = (self.values.clone(), self.births.clone());
         Self { label: rule.to_string().into(), values, births, rule }
     }
@@ -161,8 +161,19 @@ impl HotParam {
         })
     }
 
-    fn with<T>(&self, arg: &Arg<'_>, now: Nanos, change: impl FnOnce(&mut Share, ValueKey) -> T) -> T {
-        self.values.with(arg, now, |value, share| self.stake(value, share, now), change)
+    /// Changes the share of a value. The error is that of `change`, or of a new value for which there is no place.
+    fn with<T>(
+        &self,
+        arg: &Arg<'_>,
+        now: Nanos,
+        change: impl FnOnce(&mut Share, ValueKey) -> Result<T, Option<Duration>>,
+    ) -> Result<T, Option<Duration>> {
+        let full = if self.rule.deny_when_full { Full::Deny } else { Full::Forget };
+        let stake = |value: &Arg<'_>, share: &Share| self.stake(value, share, now);
+        let changed = self.values.with(arg, now, full, stake, change);
+        changed.unwrap_or_else(|until| {
+            Err((until < Nanos::MAX).then(|| until.saturating_since(now).max(Nanos::new(1)).into()))
+        })
     }
 
     fn renew(&self, share: &mut Share, threshold: u64, now: Nanos, n: u32) -> Result<(), Option<Duration>> {

@@ -36,7 +36,7 @@ pub struct HotParamRule {
     pub burst: u32,
     /// Separate thresholds for certain values.
     pub exceptions: Vec<(Arg<'static>, u32)>,
-    /// How many values are kept whole. Default: 4,000.
+    /// How many values are kept whole. Default (`None`): 4,000 for each second of the duration, at most 200,000, as in Sentinel.
     ///
     /// When the table is full, a new value replaces one whose share is untouched, or else one that has used little of
     /// its share. The replaced value leaves a record and continues from it when it returns. There are four records for
@@ -46,7 +46,10 @@ pub struct HotParamRule {
     /// had used a second time; [`Resource::crowded`](crate::Resource::crowded) counts how often this happens. No value
     /// gets the share of another. With [`ParamMeasure::InFlight`], the units in flight of a forgotten value are no
     /// longer counted.
-    pub max_values: usize,
+    pub max_values: Option<usize>,
+    /// Whether new values are denied while the table is full of values that have a part of their share in use, instead of forgetting
+    /// one of these. Default: false.
+    pub deny_when_full: bool,
 }
 
 /// The argument of an entry that a rule checks.
@@ -87,7 +90,8 @@ impl HotParamRule {
             duration: Duration::from_secs(1),
             burst: 0,
             exceptions: Vec::new(),
-            max_values: 4_000,
+            max_values: None,
+            deny_when_full: false,
         }
     }
 
@@ -119,7 +123,19 @@ impl HotParamRule {
     /// Sets how many values are kept whole.
     #[must_use]
     pub fn max_values(self, max_values: usize) -> Self {
-        Self { max_values, ..self }
+        Self { max_values: Some(max_values), ..self }
+    }
+
+    /// Denies new values while the table is full, instead of forgetting another value.
+    #[must_use]
+    pub fn deny_when_full(self) -> Self {
+        Self { deny_when_full: true, ..self }
+    }
+
+    /// How many values are kept whole.
+    pub(crate) fn capacity(&self) -> usize {
+        let seconds = usize::try_from(self.duration.as_secs().max(1)).unwrap_or(usize::MAX);
+        self.max_values.unwrap_or_else(|| seconds.saturating_mul(4_000).min(200_000))
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
@@ -130,7 +146,7 @@ impl HotParamRule {
         if self.duration.is_zero() || self.duration > MAX_WINDOW {
             return Err("the duration must be above zero and at most 366 days".into());
         }
-        if !(1..=10_000_000).contains(&self.max_values) {
+        if !(1..=10_000_000).contains(&self.capacity()) {
             return Err("the number of values kept must be from 1 to 10000000".into());
         }
         Ok(())

@@ -23,6 +23,7 @@ pub(super) struct HotParam {
     burst: u32,
     exceptions: Vec<(Arg<'static>, u32)>,
     max_values: Option<u32>,
+    deny_when_full: bool,
 }
 
 /// Reads a value of an argument: `5` is a number, `"5"` is a text.
@@ -52,6 +53,7 @@ impl Written for HotParam {
         "burst",
         "exceptions",
         "max_values",
+        "when_full",
     ];
     type Rule = HotParamRule;
 
@@ -68,6 +70,7 @@ impl Written for HotParam {
             burst: item.number("burst").unwrap_or(0),
             exceptions: exceptions.into_iter().map(|(key, count)| (value(key), count)).collect(),
             max_values: item.number("max_values"),
+            deny_when_full: item.word("when_full", &[("forget", false), ("deny", true)]).unwrap_or(false),
         }
     }
 
@@ -92,7 +95,8 @@ impl Written for HotParam {
             duration,
             burst: self.burst,
             exceptions: self.exceptions,
-            max_values: self.max_values.map_or(rule.max_values, |values| values as usize),
+            max_values: self.max_values.map(|values| values as usize),
+            deny_when_full: self.deny_when_full,
             ..rule
         })
     }
