@@ -2,6 +2,7 @@
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{
+    fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -174,7 +175,19 @@ fn table_of(clients: &[access::Client]) -> String {
         let shows = shows.into_iter().flatten().collect::<Vec<_>>().join(", ");
         [client.name.clone(), client.roles.join(", "), limits, shows]
     }));
-    format!("{}\n", aligned(&rows))
+    let mut text = format!("{}\n", aligned(&rows));
+    for client in clients {
+        let open =
+            client.limits.iter().filter(|prefix| prefix.ends_with(|last: char| last.is_alphanumeric()));
+        for prefix in open {
+            let _ = writeln!(
+                text,
+                "note: `{prefix}` of {} also covers limits such as `{prefix}-2`; end it with a separator (`{prefix}.`) if it should not",
+                client.name
+            );
+        }
+    }
+    text
 }
 
 /// Loads the rules of the file, in either form.

@@ -46,6 +46,8 @@ struct Secured {
     directory: PathBuf,
     ops: String,
     shop: String,
+    /// Operates the limits of the shop, and no others.
+    keeper: String,
     shop_digest: String,
 }
 
@@ -54,13 +56,14 @@ impl Secured {
         let directory = scratch(name);
         let ours = Authority::new(&directory, "ours");
         let [cert, key] = ours.issue("server", &["localhost", "127.0.0.1"]);
-        let [[ops, ops_digest], [shop, shop_digest]] = [token(), token()];
+        let [[ops, ops_digest], [shop, shop_digest], [keeper, keeper_digest]] = [token(), token(), token()];
         fs::write(
             directory.join("access.yaml"),
             format!(
                 "access:
   - {{name: ops, roles: [operate], tokens: ['{ops_digest}']}}
   - {{name: shop, roles: [decide], limits: [shop., seats], tokens: ['{shop_digest}']}}
+  - {{name: keeper, roles: [operate], limits: [shop.], tokens: ['{keeper_digest}']}}
   - {{name: robot, roles: [decide, operate], certificates: [robot.example]}}
 "
             ),
@@ -71,7 +74,7 @@ impl Secured {
         let (rules, access) = (path("rules.yaml"), path("access.yaml"));
         let arguments = ["--rules", &rules, "--access", &access, "--tls-cert", &cert, "--tls-key", &key];
         let server = Serving::with(&[&arguments, more].concat());
-        Self { server, ours, directory, ops, shop, shop_digest }
+        Self { server, ours, directory, ops, shop, keeper, shop_digest }
     }
 
     /// curl's standard output, and its report on the response: status and version.
@@ -168,6 +171,39 @@ fn every_listener_uses_tls_and_a_token_grants_its_roles() {
     assert_eq!(secured.status(&http, "/v1/acquire", &["-H", &shop, "-d", seat]), "200");
     assert_eq!(secured.status(&http, "/v1/refund", &["-H", &shop, "-d", seat]), "200");
     assert_eq!(secured.status(&http, "/v1/refund", &["-H", &shop, "-d", cart]), "403");
+}
+
+#[test]
+fn a_client_of_some_limits_sees_and_changes_nothing_of_the_others() {
+    let secured = Secured::new("secure-tenants", &[]);
+    let (http, admin) = (&secured.server.http, &secured.server.admin);
+    let keeper = bearer(&secured.keeper);
+    for limit in ["shop.cart", "mail", "seats"] {
+        let ask = format!(r#"{{"limit":"{limit}","key":"ada"}}"#);
+        let of_all =
+            secured.status(http, "/v1/acquire", &["-u", &format!("shop:{}", secured.shop), "-d", &ask]);
+        assert_eq!(of_all == "403", limit == "mail");
+    }
+    for path in
+        ["/metrics", "/v1/rules", "/v1/limits", "/v1/history", "/v1/servers", "/v1/flow", "/", "/live"]
+    {
+        let (body, told) = secured.curl(admin, path, &["-H", &keeper, "--max-time", "2"]);
+        assert!(!body.contains("mail") && !body.contains("seats"), "{path}: {told}\n{body}");
+    }
+    let (metrics, _) = secured.curl(admin, "/metrics", &["-H", &keeper]);
+    assert!(metrics.contains("{limit=\"shop.cart\"") && metrics.ends_with("# EOF\n"), "{metrics}");
+    assert!(
+        metrics.lines().all(|line| line.starts_with('#') || line.contains("limit=\"shop.cart\"")),
+        "{metrics}"
+    );
+    let post = |path: &str, body: &str| secured.status(admin, path, &["-H", &keeper, "-d", body]);
+    for path in ["/v1/block", "/v1/unblock", "/v1/reset", "/v1/charge", "/v1/refund"] {
+        assert_eq!(post(path, r#"{"limit":"mail","key":"ada"}"#), "403", "{path}");
+    }
+    assert_eq!(post("/v1/override", r#"{"limit":"mail","key":"ada","quota":"9/1h"}"#), "403");
+    assert_eq!(post("/v1/reload", ""), "403");
+    assert_eq!(post("/v1/block", r#"{"limit":"shop.cart","key":"ada"}"#), "200");
+    assert_eq!(secured.status(admin, "/v1/reload", &["-H", &bearer(&secured.ops), "-d", ""]), "200");
 }
 
 #[test]

@@ -320,7 +320,14 @@ fn an_access_file_is_checked_and_no_mistake_repeats_a_token() {
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("shop    decide            shop.   1 token\n"), "{told}");
     assert!(told.contains("ops     observe, operate  all     1 certificate name\n"), "{told}");
-    assert!(told.contains("is valid: 2 clients."), "{told}");
+    assert!(told.contains("is valid: 2 clients.") && !told.contains("note:"), "{told}");
+    let text = fs::read_to_string(&file).unwrap().replace("[shop.]", "[shop]");
+    fs::write(&file, text).unwrap();
+    let (code, told) = check();
+    assert!(
+        code == Some(0) && told.contains("note: `shop` of shop also covers limits such as `shop-2`"),
+        "{told}"
+    );
     fs::write(
         &file,
         "access:\n  - {name: shop, roles: [decide], tokens: [tg_secret]}\n  - {name: shop, roles: [admin]}\n",

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     decide::{limits::Limit, service::Refusal},
+    listen::access::Rights,
     rules::LimitSpec,
     serve::reload::Reloaded,
 };
@@ -36,11 +37,16 @@ pub(super) async fn run(
     app: &App,
     endpoint: Endpoint,
     request: Request<Incoming>,
+    rights: Option<&Rights>,
     permitted: &impl Fn(&str) -> Result<(), Problem>,
 ) -> Result<Response<Body>, Refused> {
     match endpoint {
         Endpoint::Metrics => {
-            Ok(text(app.metrics.encode(), "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+            let metrics = match rights.filter(|rights| !rights.concern_all()) {
+                Some(rights) => app.metrics.encode_covered(|limit| rights.concern(limit.as_bytes())),
+                None => app.metrics.encode(),
+            };
+            Ok(text(metrics, "application/openmetrics-text; version=1.0.0; charset=utf-8"))
         }
         Endpoint::Block => {
             let block = ask::read::<ask::Block>(&body(request).await?)?;
@@ -79,7 +85,13 @@ pub(super) async fn run(
             Ok(answer::json(&json!({"reset": true})))
         }
         Endpoint::Rules => Ok(answer::json(&rules(app, permitted))),
-        Endpoint::Reload => reload(app).await,
+        Endpoint::Reload => match rights.filter(|rights| !rights.concern_all()) {
+            Some(rights) => {
+                let detail = format!("{} may not change all limits, which a reload does", rights.name);
+                Err(Problem::forbidden(detail).into())
+            }
+            None => reload(app).await,
+        },
         // The table of routes leads nothing else here.
         _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane").into()),
     }

@@ -198,7 +198,9 @@ async fn run(
         | Endpoint::Override
         | Endpoint::Reset
         | Endpoint::Rules
-        | Endpoint::Reload => Box::pin(admin::run(app, endpoint, request, &permitted)).await,
+        | Endpoint::Reload => {
+            Box::pin(admin::run(app, endpoint, request, rights.as_deref(), &permitted)).await
+        }
     }
 }
 

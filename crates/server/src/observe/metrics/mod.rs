@@ -146,6 +146,28 @@ impl Metrics {
         let _ = text::encode(&mut text, &self.registry);
         text
     }
+
+    /// The metrics of the limits that `covers` selects, and no others: neither names nor counts of other limits, rules and programs.
+    pub fn encode_covered(&self, covers: impl Fn(&str) -> bool) -> String {
+        let keeps = |line: &&str| line.starts_with('#') || limit_of(line).is_some_and(|limit| covers(&limit));
+        self.encode().split_inclusive('\n').filter(keeps).collect()
+    }
+}
+
+/// The limit that a line names in its labels.
+fn limit_of(line: &str) -> Option<String> {
+    let at = line.find("{limit=\"").or_else(|| line.find(",limit=\""))?;
+    let (mut name, mut chars) = (String::new(), line[at..].chars().skip("{limit=\"".len()));
+    loop {
+        match chars.next()? {
+            '"' => return Some(name),
+            '\\' => name.push(match chars.next()? {
+                'n' => '\n',
+                other => other,
+            }),
+            other => name.push(other),
+        }
+    }
 }
 
 /// What is counted where it happens, and read when somebody asks.
