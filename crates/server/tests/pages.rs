@@ -151,6 +151,31 @@ fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
 }
 
 #[test]
+fn a_stream_that_runs_is_no_idle_connection() {
+    let server = Running::with_rules_and("pages-stream", RULES, |options| options.max_connections = 2);
+    let mut page = Http::connect(server.admin);
+    page.write(b"GET /live?name=per-user HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let mut seen = String::new();
+    let read_more = |seen: &mut String| {
+        let mut bytes = [0; 4096];
+        let read = page.stream().read(&mut bytes).unwrap();
+        assert_ne!(read, 0, "the stream ended: {seen}");
+        seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    };
+    while !seen.contains("data: ") {
+        read_more(&mut seen);
+    }
+    // The page has been silent for longest, but it is being written. So each new connection closes the other one.
+    for _ in 0..5 {
+        assert_eq!(Http::connect(server.admin).send("GET", "/v1/rules", "").status, 200);
+    }
+    server.resp("ACQUIRE per-user somebody");
+    while !seen.contains("somebody") {
+        read_more(&mut seen);
+    }
+}
+
+#[test]
 fn a_page_gets_updates_each_second_and_does_not_keep_the_server_from_stopping() {
     let server = Running::with_rules("pages-live", RULES);
     let mut client = Http::connect(server.admin);

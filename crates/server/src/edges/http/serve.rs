@@ -1,12 +1,22 @@
 //! The connections: their number, their time limits, and how they end.
 
-use std::{convert::Infallible, io, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::{
     body::Body,
     http::{HeaderValue, Request, Response, StatusCode, Version, header},
 };
-use hyper::{body::Incoming, service::service_fn};
+use hyper::{
+    body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint},
+    service::service_fn,
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
@@ -16,7 +26,7 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{MAX_BODY, credentials::Certificate, problem::Problem, routes::Paths};
 use crate::{
     listen::{
-        connections::{Accepted, Acceptor, Calls, WhenWoken},
+        connections::{Accepted, Acceptor, Call, Calls, WhenWoken},
         security::ListenerSecurity,
         tls::{Above, Stream},
     },
@@ -145,7 +155,7 @@ fn edge(
         }
         async move {
             let (paths, calls) = &*connection;
-            let _under_way = calls.begin();
+            let call = calls.begin();
             let is_spare = calls.slot.is_spare;
             let version = request.version();
             let mut response = match refuse(&request, is_spare) {
@@ -155,9 +165,36 @@ fn edge(
             if is_spare && version != Version::HTTP_2 {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok(response)
+            let is_long = response.body().size_hint().exact().is_none_or(|bytes| bytes > BUFFER as u64);
+            Ok(if is_long { response.map(|body| Body::new(Lasting { body, _call: call })) } else { response })
         }
     })
+}
+
+/// The body of a response that counts as a request in progress until it is written: a download or a stream.
+struct Lasting {
+    body: Body,
+    _call: Call,
+}
+
+impl HttpBody for Lasting {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Requests that are refused on every route.

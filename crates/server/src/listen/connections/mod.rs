@@ -26,7 +26,7 @@ use crate::{
 };
 
 use slots::Admission;
-pub(crate) use slots::{Calls, Slots};
+pub(crate) use slots::{Call, Calls, Slots};
 pub(crate) use when_woken::WhenWoken;
 pub(crate) use write_deadline::WriteDeadline;
 
