@@ -207,6 +207,37 @@ fn a_client_of_some_limits_sees_and_changes_nothing_of_the_others() {
 }
 
 #[test]
+fn a_client_that_guesses_tokens_must_wait_and_right_tokens_need_not() {
+    let secured = Secured::new("secure-guesses", &[]);
+    let (http, admin) = (&secured.server.http, &secured.server.admin);
+    let wrong = ["-H", "Authorization: Bearer tg_wrong", "-d", r#"{"limit":"shop.cart","key":"ada"}"#];
+    let told: Vec<String> = (0..40).map(|_| secured.status(http, "/v1/acquire", &wrong)).collect();
+    assert_eq!(told[..20], vec!["401"; 20]);
+    assert_eq!(told[30..], vec!["429"; 10], "{told:?}");
+    let (body, _) = secured.curl(http, "/v1/acquire", &[&["-i"], &wrong[..]].concat());
+    assert!(
+        body.to_ascii_lowercase().contains("retry-after: ") && body.contains("a right one is accepted"),
+        "{body}"
+    );
+    // The same address with the right token, and without any, which is no guess.
+    assert_eq!(
+        secured.status(http, "/v1/acquire", &["-H", &bearer(&secured.shop), wrong[2], wrong[3]]),
+        "200"
+    );
+    assert_eq!(secured.status(http, "/v1/acquire", &wrong[2..]), "401");
+    // Each listener counts by itself. Over RESP a connection ends with its first guess too many.
+    assert_eq!(secured.status(admin, "/metrics", &wrong[..2]), "401");
+    let guess = ["--user", "shop", "--pass", "tg_wrong", "--no-auth-warning"];
+    for _ in 0..25 {
+        assert!(secured.redis(&guess, "PING\n").contains("WRONGPASS"));
+    }
+    let right = ["--user", "shop", "--pass", &secured.shop, "--no-auth-warning"];
+    assert!(secured.redis(&right, "PING\n").contains("PONG"));
+    let log = secured.server.logs("a client gave wrong credentials");
+    assert!(log.lines().filter(|line| line.contains("wrong credentials")).count() <= 3, "{log}");
+}
+
+#[test]
 fn an_operator_saves_rules_and_the_log_says_who_and_when() {
     let secured = Secured::new("secure-save", &["--rules-writable"]);
     let admin = secured.server.admin.clone();

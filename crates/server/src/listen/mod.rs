@@ -5,4 +5,5 @@ pub(crate) mod connections;
 pub(crate) mod idle;
 pub(crate) mod peers;
 pub(crate) mod security;
+pub(crate) mod strangers;
 pub(crate) mod tls;

@@ -41,6 +41,7 @@ use crate::{
         connections::{Acceptor, Bounds},
         peers::Peers,
         security::ListenerSecurity,
+        strangers::Strangers,
     },
     observe::{
         history,
@@ -605,7 +606,9 @@ fn serve_resp(
     let runtime = service.store().map(|_| tokio::runtime::Handle::current());
     let peers = Peers::new(config.max_per_peer);
     let tls = security.tls.clone();
-    let shared = Shared { service: Arc::clone(service), config, door, tls, peers, started, stats, runtime };
+    let strangers = Strangers::new("resp");
+    let service = Arc::clone(service);
+    let shared = Shared { service, config, door, tls, peers, strangers, started, stats, runtime };
     let refused = StartError::Threads;
     let listener = listener.into_std().map_err(refused)?;
     Ok((address, resp::start(&listener, &Arc::new(shared)).map_err(refused)?))

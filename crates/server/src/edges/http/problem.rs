@@ -1,5 +1,7 @@
 //! Error responses in the form of RFC 9457: `application/problem+json`.
 
+use std::time::Duration;
+
 use axum::{
     body::Body,
     http::{HeaderValue, Response, StatusCode, header},
@@ -98,6 +100,15 @@ impl Problem {
             Stranger::Wrong => "the server does not know this token or certificate; see its --access file",
         };
         Self::new(StatusCode::UNAUTHORIZED, "Not authenticated", detail)
+    }
+
+    /// The client's address has given too many wrong credentials.
+    pub fn guesses(wait: Duration) -> Self {
+        let detail = format!(
+            "too many wrong tokens from this address: the next answer to a wrong one is in {} s; a right one is accepted at once",
+            wait.as_secs() + 1
+        );
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "Too many wrong credentials", detail)
     }
 
     /// Rules that cannot be used, with their lines.

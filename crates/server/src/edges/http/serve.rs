@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     io,
+    net::IpAddr,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
@@ -21,6 +22,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
+use tidegate_tower::headers::ceil_secs;
 use tokio::{sync::watch, task::JoinSet};
 
 use super::{MAX_BODY, credentials::Certificate, problem::Problem, routes::Paths};
@@ -28,6 +30,7 @@ use crate::{
     listen::{
         connections::{Accepted, Acceptor, Call, Calls, WhenWoken},
         security::ListenerSecurity,
+        strangers::Strangers,
         tls::{Above, Stream},
     },
     observe::metrics::ConnectionStats,
@@ -64,6 +67,7 @@ pub(crate) async fn serve(
 ) {
     let (paths, graceful) = (Arc::new(paths), GracefulShutdown::new());
     let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
+    let strangers = Arc::new(Strangers::new(connections.name()));
     let mut serving = JoinSet::new();
     loop {
         let Accepted { io, calls, peer, open } = tokio::select! {
@@ -79,7 +83,7 @@ pub(crate) async fn serve(
             (http.clone(), HEAD_TIME)
         };
         let (paths, tls) = (Arc::clone(&paths), security.config(Above::Http));
-        let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
+        let (stats, strangers, watcher) = (Arc::clone(&stats), Arc::clone(&strangers), graceful.watcher());
         serving.spawn(async move {
             let its = Arc::clone(&calls);
             let served = async {
@@ -87,7 +91,10 @@ pub(crate) async fn serve(
                     stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 })?;
                 let certificate = stream.names().map(Certificate);
-                let connection = http.serve_connection(TokioIo::new(stream), edge(paths, its, certificate));
+                let connection = http.serve_connection(
+                    TokioIo::new(stream),
+                    edge(paths, its, certificate, strangers, peer.ip()),
+                );
                 watcher.watch(connection).await.map_err(io::Error::other)
             };
             // Not asked at each request, which takes a fiftieth of its instructions.
@@ -140,6 +147,8 @@ fn edge(
     paths: Arc<Paths>,
     calls: Arc<Calls>,
     certificate: Option<Certificate>,
+    strangers: Arc<Strangers>,
+    client: IpAddr,
 ) -> impl hyper::service::Service<
     Request<Incoming>,
     Response = Response<Body>,
@@ -147,22 +156,29 @@ fn edge(
     Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send,
 > + Send {
     // One reference for each connection: its requests then change a count that no other thread changes.
-    let connection = Arc::new((paths, calls));
+    let connection = Arc::new((paths, calls, strangers));
     service_fn(move |mut request: Request<Incoming>| {
         let connection = Arc::clone(&connection);
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(certificate.clone());
         }
         async move {
-            let (paths, calls) = &*connection;
+            let (paths, calls, strangers) = &*connection;
             let call = calls.begin();
             let is_spare = calls.slot.is_spare;
             let version = request.version();
+            let has_credentials = request.headers().contains_key(header::AUTHORIZATION);
             let mut response = match refuse(&request, is_spare) {
                 Some(problem) => problem.into_response(),
                 None => paths.answer(request).await,
             };
-            if is_spare && version != Version::HTTP_2 {
+            let is_wrong = has_credentials && response.status() == StatusCode::UNAUTHORIZED;
+            let guesses = is_wrong.then(|| strangers.failed(client)).flatten();
+            if let Some(wait) = guesses {
+                response = Problem::guesses(wait).into_response();
+                response.headers_mut().insert(header::RETRY_AFTER, ceil_secs(wait).into());
+            }
+            if (is_spare || guesses.is_some()) && version != Version::HTTP_2 {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             let is_long = response.body().size_hint().exact().is_none_or(|bytes| bytes > BUFFER as u64);

@@ -16,6 +16,7 @@ use crate::{
     listen::{
         access::{Access, Door},
         peers::Peers,
+        strangers::Strangers,
     },
     rules,
 };
@@ -79,6 +80,7 @@ pub(in crate::edges::resp) fn shared() -> Shared {
             port: 0,
         },
         door: Door::new(Arc::new(Access::open(None, false).unwrap()), true),
+        strangers: Strangers::new("resp"),
         tls: None,
         peers: Peers::new(None),
         started: Nanos::ZERO,

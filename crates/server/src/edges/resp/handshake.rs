@@ -86,14 +86,12 @@ fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Result<(),
     context.replies().error("WRONGPASS invalid username-password pair or user is disabled.");
     let stats = &context.shared.stats;
     stats.auth_failures.fetch_add(1, Ordering::Relaxed);
-    if stats.auth_warning.is_due(context.now) {
-        tracing::warn!(peer = %context.session.peer, "a RESP client gave a wrong password; logged once a minute");
-    }
+    let guesses = context.shared.strangers.failed(context.session.peer.ip()).is_some();
     let failures = context.session.auth_failures;
     context.session.auth_failures += 1;
     let delay = FIRST_DELAY.get() << failures.min(MOST_FAILURES);
     context.session.held_until = Some(context.now.saturating_add(Nanos::new(delay)));
-    Err(if failures + 1 < MOST_FAILURES { Flow::Continue } else { Flow::Close })
+    Err(if !guesses && failures + 1 < MOST_FAILURES { Flow::Continue } else { Flow::Close })
 }
 
 pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {

@@ -45,7 +45,7 @@ pub(crate) use reactor::{Reactors, start};
 
 use crate::{
     decide::service::Service,
-    listen::{access::Door, peers::Peers, tls::Tls},
+    listen::{access::Door, peers::Peers, strangers::Strangers, tls::Tls},
     observe::{latency::Latency, once_a_minute::OnceAMinute},
 };
 
@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     pub tls: Option<Arc<Tls>>,
     /// The number of connections of each client.
     pub peers: Arc<Peers>,
+    /// Who gave wrong passwords.
+    pub strangers: Strangers,
     pub started: Nanos,
     pub stats: Arc<RespStats>,
     /// The runtime that asks the shared store; `None` without a store.
@@ -111,7 +113,6 @@ pub(crate) struct RespStats {
     pub auth_failures: AtomicU64,
     /// Connections whose TLS handshake failed or was aborted.
     pub handshakes_failed: AtomicU64,
-    pub auth_warning: OnceAMinute,
     pub full_warning: OnceAMinute,
     /// From the start of a turn, or the question to the store, until the reply is ready to be sent.
     pub latency: Latency,

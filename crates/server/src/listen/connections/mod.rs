@@ -86,6 +86,11 @@ impl Acceptor {
         Self { listener, bounds, slots, peers, full: OnceAMinute::default(), service, stats, stop }
     }
 
+    /// The listener's name in the log.
+    pub const fn name(&self) -> &'static str {
+        self.bounds.name
+    }
+
     /// The next connection. A call that is dropped before it is ready loses none.
     pub async fn next(&self) -> Accepted {
         loop {
