@@ -141,9 +141,13 @@ fn a_header_sets_the_cost_of_a_request_and_the_backend_its_refund() {
     };
     let mut at_end = limit(json!({ "format": "%RESP(x-unused)%", "is_negative_hits": true }));
     at_end["apply_on_stream_done"] = true.into();
+    // The backend says in a field how much it used.
+    let mut report = limit(json!({ "format": "%RESP(x-unused)%" }));
+    report["apply_on_stream_done"] = true.into();
     let routes = json!([
         route("/cost", own(&json!([limit(json!({ "format": "%REQ(x-cost)%" }))]))),
         route("/unused", own(&json!([limit(json!({ "number": 6 })), at_end]))),
+        route("/report", own(&json!([limit(json!({ "number": 0 })), report]))),
     ]);
     let told = json!({ "enable_x_ratelimit_headers": "DRAFT_VERSION_03" });
     let envoy = Envoy::start("envoy-cost", &filter(&told), &routes, &grpc(&server), backend());
@@ -154,10 +158,9 @@ fn a_header_sets_the_cost_of_a_request_and_the_backend_its_refund() {
         (answer.status, answer.number("x-ratelimit-remaining"))
     };
     assert_eq!(spend(4), (200, 6));
-    assert_eq!(spend(7).0, 429, "a denial takes nothing");
     assert_eq!(spend(0), (200, 6), "a cost of 0 looks");
-    assert_eq!(spend(6), (200, 0));
-    assert_eq!(spend(1).0, 429);
+    assert_eq!(spend(7).0, 429);
+    assert_eq!(spend(0).0, 429, "what was denied counts, too");
 
     // Takes 6 of 10, of which the backend did not use 5.
     let answer = client.get("/unused/5", &["x-user: bob"]);
@@ -165,6 +168,21 @@ fn a_header_sets_the_cost_of_a_request_and_the_backend_its_refund() {
     let mut left = |user: &str| client.get("/cost", &[user, "x-cost: 0"]).number("x-ratelimit-remaining");
     eventually("what was not used is given back", || left("x-user: bob") == 9);
     assert_eq!(left("x-user: ada"), 0, "and to nobody else");
+
+    // Asked with a cost of 0, and reported at the end of the response: 5, 10 and 15 of 10.
+    let mut report = |used: u32| {
+        assert_eq!(client.get("/report/5", &["x-user: eve"]).status, 200, "after {used}");
+        eventually("the report has arrived", || {
+            let answer = client.get("/cost", &["x-user: eve", "x-cost: 0"]);
+            if used > 10 {
+                answer.status == 429
+            } else {
+                answer.number("x-ratelimit-remaining") == u64::from(10 - used)
+            }
+        });
+    };
+    [5, 10, 15].into_iter().for_each(&mut report);
+    assert_eq!(client.get("/report/5", &["x-user: eve"]).status, 429, "the reports used more than the limit");
     assert_eq!(envoy.stat("ratelimit.error"), 0);
 }
 

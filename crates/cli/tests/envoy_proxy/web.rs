@@ -9,7 +9,7 @@ use std::{
 
 use crate::program::PATIENCE;
 
-/// Starts a backend that answers every request, and returns its port. The part after `/unused/` in a path is returned in
+/// Starts a backend that answers every request, and returns its port. The part after `/unused/` or `/report/` in a path is returned in
 /// `x-unused`.
 pub fn backend() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -28,7 +28,8 @@ fn serve(stream: TcpStream) -> Option<()> {
     let mut answers = stream;
     loop {
         let (line, _) = head(&mut requests)?;
-        let unused = line.split(' ').nth(1).and_then(|path| path.strip_prefix("/unused/"));
+        let path = line.split(' ').nth(1).unwrap_or_default();
+        let unused = path.strip_prefix("/unused/").or_else(|| path.strip_prefix("/report/"));
         let unused = unused.map_or(String::new(), |unused| format!("x-unused: {unused}\r\n"));
         let answer = format!("HTTP/1.1 200 OK\r\n{unused}content-length: 7\r\n\r\nbackend");
         answers.write_all(answer.as_bytes()).ok()?;
