@@ -33,7 +33,7 @@ fn units_in_flight_are_given_back_however_their_value_moves() {
     model(|| {
         // Only one value is kept whole, so each thread evicts the other's value to its record and brings its own back.
         let rule = HotParamRule::new("r", ParamKey::Index(0), 1).measure(ParamMeasure::InFlight);
-        let param = Arc::new(HotParam::new(HotParamRule { max_values: 1, ..rule }));
+        let param = Arc::new(HotParam::new(HotParamRule { max_values: Some(1), ..rule }));
         let call = |param: &HotParam, value| {
             let held = take(param, value).expect("no other thread uses this value");
             param.leave(&held, 1);
