@@ -633,5 +633,8 @@ fn keys_that_occur_once_cause_a_warning() {
         .collect();
     let log = file("once.log", lines.join("\n"));
     let notes = String::from_utf8(simulate(&[log.to_str().unwrap(), "--limit", "5/10s"]).stderr).unwrap();
-    assert!(notes.contains("200 keys in 200 requests") && notes.contains("--by"), "{notes}");
+    assert!(
+        notes.contains("200 keys in 200 requests") && notes.contains("Is `ip` what identifies a client"),
+        "{notes}"
+    );
 }

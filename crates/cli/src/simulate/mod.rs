@@ -206,7 +206,7 @@ fn warn_of_keys(trace: &Trace, by: &By) -> Option<String> {
     let (keys, requests) = (u64::from(trace.keys()), trace.requests());
     (requests >= 100 && keys * 10 >= requests * 9).then(|| {
         format!(
-            "{keys} keys in {requests} requests: nearly every one occurs once, so no limit for each key denies anything. Is `{by}`              what identifies a client in this log? Name another field with --by"
+            "{keys} keys in {requests} requests: nearly every one occurs once, so no limit for each key denies anything. Is `{by}` what identifies a client in this log? Name another field with --by"
         )
     })
 }

@@ -14,8 +14,10 @@ use crate::{Debt, Nanos, Quota, cell::LOCKED};
 
 /// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to [`Nanos::MAX`].
 pub(super) const MAX_SPAN: u64 = 1 << 61;
+/// The lowest byte of a shut token bucket.
+pub(super) const SHUT: u64 = 0xFF;
 /// The longest debt, in nanoseconds (109 years): keeps a TAT below 2⁶³ at any time, with its lowest byte free for a mark.
-pub(super) const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - super::token_bucket::SHUT;
+pub(super) const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - SHUT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gcra {

@@ -4,14 +4,11 @@ use core::hint::select_unpredictable;
 
 use super::{
     Algorithm,
-    gcra::{Gcra, MAX_OWED},
+    gcra::{Gcra, MAX_OWED, SHUT},
     never_fits,
 };
 use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
 use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota};
-
-/// The lowest byte of a shut bucket.
-pub(super) const SHUT: u64 = 0xFF;
 
 /// The registry entry.
 pub(super) const ENTRY: Entry = Entry {

@@ -23,14 +23,17 @@ impl Envelope {
 
     /// What most of the first lines have in front, if what is behind it has a known format.
     pub fn detect(head: &[u8]) -> Self {
-        let lines =
-            || head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
         let known = |envelope: Self| {
-            let inside = lines().take(Format::LINES).filter_map(|line| envelope.open(line));
+            let inside = first_lines(head).filter_map(|line| envelope.open(line));
             inside.filter(|line| Format::of_line(line).is_some()).count()
         };
-        let total = lines().take(Format::LINES).count();
+        let total = first_lines(head).count();
         Self::ALL.into_iter().find(|envelope| 2 * known(*envelope) > total).unwrap_or_default()
+    }
+
+    /// The format of most of the programs' lines.
+    pub fn format_of(self, head: &[u8]) -> Option<Format> {
+        Format::detect(first_lines(head).filter_map(|line| self.open(line)))
     }
 
     /// The program's line; `None` if the line does not begin as it should, or is only a part of one.
@@ -90,6 +93,12 @@ impl Envelope {
             }
         }
     }
+}
+
+/// The lines that a format is detected from.
+fn first_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    lines.filter(|line| !line.is_empty()).take(100)
 }
 
 const MONTHS: [&[u8]; 12] =

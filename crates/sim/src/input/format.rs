@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{access_log::AccessLine, envelope::Envelope, line::LineError, timestamp::TimeCache};
+use super::{access_log::AccessLine, line::LineError, timestamp::TimeCache};
 
 /// The format of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +31,11 @@ impl Format {
     const ALL: [Self; 6] =
         [Self::AccessLog, Self::VhostCombined, Self::Envoy, Self::Alb, Self::JsonLines, Self::Rate];
 
-    /// How many lines are read to detect a format.
-    pub(super) const LINES: usize = 100;
-
-    /// The format of most of the first lines, in the envelope.
-    pub(super) fn detect(head: &[u8], envelope: Envelope) -> Option<Self> {
-        let lines = head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    /// The format of most of these lines.
+    pub(super) fn detect<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let mut votes = [0; Self::ALL.len()];
-        for line in lines.filter(|line| !line.is_empty()).take(Self::LINES) {
-            if let Some(format) = envelope.open(line).and_then(Self::of_line) {
+        for line in lines {
+            if let Some(format) = Self::of_line(line) {
                 votes[format as usize] += 1;
             }
         }
@@ -124,7 +120,9 @@ mod tests {
     use super::*;
 
     fn detect(head: &[u8]) -> Option<Format> {
-        Format::detect(head, Envelope::detect(head))
+        Format::detect(
+            head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()),
+        )
     }
 
     #[test]

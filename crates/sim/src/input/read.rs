@@ -199,7 +199,7 @@ pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) 
         // Without lines, every format gives no requests.
         (None, true) => Format::AccessLog,
         (None, false) => {
-            let found = options.format.or_else(|| Format::detect(lines, Envelope::detect(lines)));
+            let found = options.format.or_else(|| Envelope::detect(lines).format_of(lines));
             *format
                 .insert(found.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.into() })?)
         }
@@ -243,7 +243,7 @@ fn read_all<'a>(
                 return Ok(());
             }
             let envelope = Envelope::detect(&head);
-            let format = options.format.or_else(|| Format::detect(&head, envelope));
+            let format = options.format.or_else(|| envelope.format_of(&head));
             let format =
                 format.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.clone() })?;
             let reading = match &mut reading {
