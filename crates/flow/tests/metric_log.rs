@@ -96,9 +96,10 @@ fn each_second_has_its_lines_and_they_read_back() {
 }
 
 /// A clock that returns the last moment of a second while it is held.
+#[derive(Clone)]
 struct Held {
     timer: ManualTimer,
-    shown: Mutex<Option<Nanos>>,
+    shown: Arc<Mutex<Option<Nanos>>>,
 }
 
 impl Clock for Held {
@@ -116,7 +117,7 @@ impl Timer for Held {
 #[test]
 fn a_call_that_is_counted_after_its_second_was_written_is_not_lost() {
     let dir = Dir::new("late");
-    let timer = Arc::new(Held { timer: ManualTimer::new(Nanos::from_secs(START)), shown: Mutex::default() });
+    let timer = Arc::new(Held { timer: ManualTimer::new(Nanos::from_secs(START)), shown: Arc::default() });
     let gate = Gate::builder().timer(timer.clone()).build();
     let mut log = MetricLog::open(&dir.0, "app").unwrap();
     let r = gate.resource("r");

@@ -159,6 +159,39 @@ fn a_future_that_is_not_polled_delays_no_other_waiter() {
 }
 
 #[test]
+fn held_futures_delay_a_waiter_by_less_than_ten_milliseconds_however_many_they_are() {
+    for held in [1, 4, 5, 64, 2_000] {
+        let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1_000)));
+        assert_eq!(keys.acquire_up_to("a", 1_000).0, 1_000);
+        let mut line: Vec<Waiting<'_>> =
+            (0..=held).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+        let bell = Arc::new(Bell::default());
+        let waker = Waker::from(Arc::clone(&bell));
+        let mut last = line.pop().unwrap();
+        for waiting in &mut line {
+            assert!(poll(waiting).is_pending());
+        }
+        let mut poll_last = || last.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        assert!(!poll_last());
+        // The last one is due after `held + 1` milliseconds. Its task runs only when it is woken.
+        let (mut rung, mut millis) = (0, 0);
+        while millis < held + 11 {
+            timer.advance(Duration::from_millis(1));
+            millis += 1;
+            if bell.0.load(Ordering::Relaxed) > rung {
+                rung = bell.0.load(Ordering::Relaxed);
+                if poll_last() {
+                    break;
+                }
+            }
+        }
+        assert!(millis <= held + 11 && rung > 0, "{held} held: {millis} ms, woken {rung} times");
+        assert_eq!(keys.peek("a", 0).remaining(), millis - held - 1, "{held} held: recorded for each, once");
+        assert!(line.iter_mut().all(is_admitted));
+    }
+}
+
+#[test]
 fn an_admission_of_a_dropped_waiter_is_refunded() {
     let (timer, keys) = keyed(Policy::sliding_log(Quota::per_second(1)).unwrap());
     assert!(keys.acquire("a", 1).is_allowed());

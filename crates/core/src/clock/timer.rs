@@ -14,9 +14,16 @@ use std::{
 use super::SystemClock;
 use crate::{Clock, ManualClock, Nanos};
 
-/// A clock whose time an async task can await, on any runtime.
-pub trait Timer: Clock {
-    /// Completes when the clock has reached `at`.
+/// A clock whose time an async task can await, on any runtime. A clone is a handle to the same clock.
+///
+/// [`ManualClock`] is no timer, because nothing wakes its sleepers: use [`ManualTimer`] instead.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be waited for",
+    label = "this clock is not a `Timer`",
+    note = "in tests, wait with a `ManualTimer` instead of a `ManualClock`"
+)]
+pub trait Timer: Clock + Clone + 'static {
+    /// Completes when the clock has reached `at`. A limiter calls this, and polls the future, on any thread that uses it.
     fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<Self>;
 }
 

@@ -5,21 +5,15 @@ use std::{collections::BTreeMap, sync::Arc};
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 
 use super::{
-    Ground, WaitError,
+    Alarm, Ground, WaitError,
     plan::{Plan, Turn, turn},
     reservations::Reservations,
     ticket::{Admitted, Ticket, Wakes},
 };
-use crate::block::denied_until;
-
-/// How many of the first waiters keep a timer.
-const WATCHERS: usize = 4;
+use crate::{Timer, block::denied_until};
 
 /// The maximum number of tickets that one step adds to a new plan. Behind this many waiters an answer is exact.
 const PLAN_STEP: usize = 64;
-
-/// How long after the front's time another watcher checks, at the latest, whether the front was served.
-const AFTER_THE_FRONT: Nanos = Nanos::from_millis(10);
 
 /// The waiters of one key, and their leaky bucket reservations. Changes only under the key's lock.
 #[derive(Debug, Default)]
@@ -32,8 +26,11 @@ pub(crate) struct Line {
     building: Option<Plan>,
     /// Counts changes that the plan did not foresee.
     version: u64,
-    /// The front and the time for which it set its timer, as long as all watchers know that they are watchers.
-    watched: Option<(u64, Option<Nanos>)>,
+    /// Made by the first waiter.
+    alarm: Option<Arc<Alarm>>,
+    /// When the front is due, as the alarm was last set, and how often that was.
+    due: Option<Nanos>,
+    settings: u64,
     /// Whether it is listed among the lines that are kept only for free reservations.
     pub is_listed: bool,
 }
@@ -74,11 +71,6 @@ impl Line {
 
     /// Admits waiters from the front as long as they fit, and records the admissions.
     pub fn settle(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
-        self.settle_beside(ground, None, wakes);
-    }
-
-    /// [`settle`](Self::settle), for a caller that need not be woken.
-    fn settle_beside(&mut self, ground: &mut Ground<'_>, who: Option<&Ticket>, wakes: &mut Wakes) {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         while let Some(first) = self.waiting.first_entry() {
             let (cost, planned) = (first.get().ticket.cost, first.get().planned);
@@ -106,30 +98,18 @@ impl Line {
         }
         if self.waiting.is_empty() {
             (self.plan, self.building) = (None, None);
-            return;
         }
-        self.set_watchers(ground, who, wakes);
+        let due = self.front_due(ground);
+        if due != self.due {
+            self.set_alarm(due, wakes);
+        }
     }
 
-    /// Makes the first waiters keep a timer, and the front set its own to the time of its admission.
-    fn set_watchers(&mut self, ground: &Ground<'_>, who: Option<&Ticket>, wakes: &mut Wakes) {
-        let due = self.front_due(ground);
-        let watched = self.waiting.first_key_value().map(|(front, _)| (*front, due));
-        if who.is_none() && watched == self.watched {
-            return;
-        }
-        for (at, waiter) in self.waiting.values().take(WATCHERS).enumerate() {
-            if who.is_some_and(|who| who.number == waiter.ticket.number) {
-                continue;
-            }
-            if at == 0 {
-                waiter.ticket.watch(due, wakes);
-            } else {
-                waiter.ticket.watch_too(wakes);
-            }
-        }
-        // A waiter that attends sets its own timer, perhaps to another time.
-        self.watched = if who.is_none() { watched } else { None };
+    fn set_alarm(&mut self, due: Option<Nanos>, wakes: &mut Wakes) {
+        let Some(alarm) = &self.alarm else { return };
+        self.settings += 1;
+        self.due = due;
+        wakes.set(alarm, self.settings, due);
     }
 
     /// When the front will be admitted, as far as is known.
@@ -189,9 +169,12 @@ impl Line {
         ground: &mut Ground<'_>,
         cost: u32,
         deadline: Option<Nanos>,
+        timer: &impl Timer,
         wakes: &mut Wakes,
     ) -> Result<Joined, WaitError> {
         self.settle(ground, wakes);
+        let alarm = self.alarm.get_or_insert_with(|| Alarm::new(timer.clone()));
+        let alarm = Arc::clone(alarm);
         let Ground { now, blocked, .. } = *ground;
         // A look does not wait behind others, but it waits while the state is over its limit.
         if cost == 0 {
@@ -205,7 +188,7 @@ impl Line {
             match take(&mut self.reservations, ground, cost) {
                 Ok(admitted) if admitted.start <= now => return Ok(Joined::Admitted(admitted.decision)),
                 Ok(admitted) if in_time(admitted.start) => {
-                    let ticket = self.ticket(cost);
+                    let ticket = self.ticket(cost, alarm);
                     ticket.end(Ok(admitted), wakes);
                     return Ok(Joined::Waiting(ticket));
                 }
@@ -241,40 +224,25 @@ impl Line {
             Turn::At(at, _) => at,
             Turn::Unknown => Nanos::MAX,
         };
-        let ticket = self.ticket(cost);
+        let ticket = self.ticket(cost, alarm);
         if let Some(plan) = &mut self.plan {
             plan.put(cost, turn);
         }
-        if self.waiting.len() < WATCHERS {
-            ticket.watch_too(wakes);
-        }
         self.waiting.insert(ticket.number, Waiter { ticket: Arc::clone(&ticket), planned });
+        if self.waiting.len() == 1 {
+            let due = self.front_due(ground);
+            self.set_alarm(due, wakes);
+        }
         Ok(Joined::Waiting(ticket))
     }
 
-    /// Serves the line for one of its watchers; returns when that watcher should check again.
-    pub fn attend(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) -> Option<Nanos> {
-        if ticket.outcome().is_some() {
-            return None;
+    /// Serves the line for one of its waiters, and sets the alarm again.
+    pub fn attend(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
+        // A ticket with an outcome may belong to an earlier line, whose alarm needs no setting.
+        if ticket.outcome().is_none() {
+            self.settle(ground, wakes);
+            self.set_alarm(self.due, wakes);
         }
-        self.settle_beside(ground, Some(ticket), wakes);
-        if ticket.outcome().is_some() {
-            return None;
-        }
-        let waiter = self.waiting.get(&ticket.number)?;
-        let front_due = self.front_due(ground);
-        let is_front = self.waiting.first_key_value().is_some_and(|(number, _)| *number == ticket.number);
-        let due = if is_front {
-            front_due
-        } else {
-            // As planned if that is soon after the front; else in time to replace a front that is not polled.
-            front_due.map(|at| {
-                let planned = if waiter.planned > at { waiter.planned } else { Nanos::MAX };
-                planned.min(at.saturating_add(AFTER_THE_FRONT))
-            })
-        };
-        ticket.arm(due);
-        due
     }
 
     /// Removes a ticket, or takes back what was admitted to it.
@@ -285,7 +253,7 @@ impl Line {
             // may be another ticket's by now.
             None => {
                 self.waiting.remove(&ticket.number);
-                self.watched = None;
+                ticket.forget_waker();
             }
             Some(Ok(admitted)) => match admitted.reservation {
                 Some(reservation) => self.reservations.give_up(ground.state, ground.now, reservation),
@@ -329,9 +297,9 @@ impl Line {
         self.settle(ground, wakes);
     }
 
-    fn ticket(&mut self, cost: u32) -> Arc<Ticket> {
+    fn ticket(&mut self, cost: u32, alarm: Arc<Alarm>) -> Arc<Ticket> {
         self.next += 1;
-        Arc::new(Ticket::new(self.next, cost))
+        Arc::new(Ticket::new(self.next, cost, alarm))
     }
 
     fn denial(ground: &Ground<'_>, cost: u32, turn: Turn) -> Decision {

@@ -4,9 +4,10 @@
 //! atomic step. Every operation on the key serves the line first ([`Line::settle`]): a request, a refund, a change of
 //! policy, the end of a block, a waiter whose time has come. No request is admitted past the line.
 //!
-//! Time alone makes room without an operation. So the first few waiters of a line each keep a timer: one whose future is
-//! held but not polled does not delay the others.
+//! Time alone makes room without an operation. So a line has an [alarm](alarm): waiters whose futures are held but not polled
+//! delay the others by less than 10 ms.
 
+mod alarm;
 mod line;
 mod lines;
 mod plan;
@@ -18,6 +19,7 @@ use std::{pin::pin, sync::Arc};
 use tidegate_core::{Decision, Nanos, Policy};
 
 use crate::Timer;
+use alarm::Alarm;
 pub(crate) use line::{Joined, Line};
 pub(crate) use lines::{Lines, OneLine};
 pub(crate) use ticket::Wakes;
@@ -77,20 +79,19 @@ pub(crate) fn wait(
 ) -> impl Future<Output = Result<Decision, WaitError>> {
     async move {
         let joined =
-            home.step(timer.now(), |line, ground, wakes| line.join(ground, cost, deadline, wakes))?;
+            home.step(timer.now(), |line, ground, wakes| line.join(ground, cost, deadline, timer, wakes))?;
         let seat = match joined {
             Joined::Admitted(decision) => return Ok(decision),
             Joined::Waiting(ticket) => Seat { home: &home, timer, ticket },
         };
         // Destructured, because what is held during the sleep makes the future larger.
         let Admitted { decision, start, .. } = loop {
-            let until = match seat.look(deadline) {
-                Looked::Ended(outcome) => break outcome?,
-                Looked::Until(until) => until,
-            };
-            match until {
+            match deadline {
                 Some(at) => sleep(&seat.ticket, Some(pin!(timer.sleep_until(at)))).await,
                 None => sleep(&seat.ticket, None::<std::pin::Pin<&mut std::future::Ready<()>>>).await,
+            }
+            if let Some(outcome) = seat.look(deadline) {
+                break outcome?;
             }
         };
         // If it is dropped while it waits for a leaky bucket's delay, the seat gives up its place.
@@ -102,13 +103,6 @@ pub(crate) fn wait(
     }
 }
 
-/// What a future does after it checked its ticket.
-enum Looked {
-    Ended(Outcome),
-    /// It sleeps until this time at most.
-    Until(Option<Nanos>),
-}
-
 /// The ticket of a future. When dropped, it leaves the line, or returns what was admitted to it.
 struct Seat<'a, H: Home, T: Timer> {
     home: &'a H,
@@ -117,30 +111,17 @@ struct Seat<'a, H: Home, T: Timer> {
 }
 
 impl<H: Home, T: Timer> Seat<'_, H, T> {
-    /// Serves the line if it is this ticket's turn to do so.
-    fn look(&self, deadline: Option<Nanos>) -> Looked {
-        let look = self.ticket.look();
-        if let Some(outcome) = look.outcome {
-            return Looked::Ended(outcome);
-        }
-        if !look.watches && deadline.is_none() {
-            return Looked::Until(None);
+    /// How the wait has ended. If it has not, this serves the line.
+    fn look(&self, deadline: Option<Nanos>) -> Option<Outcome> {
+        let outcome = self.ticket.outcome();
+        if outcome.is_some() {
+            return outcome;
         }
         let now = self.timer.now();
-        let late = deadline.is_some_and(|deadline| now >= deadline);
-        let due = if late || look.watches { self.attend(now) } else { None };
-        if let Some(outcome) = self.ticket.outcome() {
-            return Looked::Ended(outcome);
-        }
-        if late {
-            return Looked::Ended(Err(WaitError::Deadline(self.refused(now))));
-        }
-        Looked::Until([due, deadline].into_iter().flatten().min())
-    }
-
-    /// Serves the line; returns when this ticket should check again.
-    fn attend(&self, now: Nanos) -> Option<Nanos> {
-        self.home.step(now, |line, ground, wakes| line.attend(ground, &self.ticket, wakes))
+        self.home.step(now, |line, ground, wakes| line.attend(ground, &self.ticket, wakes));
+        let outcome = self.ticket.outcome();
+        let late = outcome.is_none() && deadline.is_some_and(|deadline| now >= deadline);
+        if late { Some(Err(WaitError::Deadline(self.refused(now)))) } else { outcome }
     }
 
     /// The reason why there is no room in time.
