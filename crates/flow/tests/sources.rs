@@ -11,7 +11,7 @@ use tidegate_flow::{
     },
     sources::{
         RuleUpdate,
-        sentinel::{self, Kind},
+        sentinel::{self, ClusterThreshold, Kind},
         yaml,
     },
 };
@@ -118,10 +118,13 @@ fn meaningless_rules_are_refused_with_their_position() {
     assert!(said.contains("line 2") && said.contains("many"), "{said}");
     let said = error(
         Kind::Flow,
-        r#"[{"resource":"a","count":1},{"resource":"a","grade":9},{"resource":"a","clusterMode":true}]"#,
+        "[{\"resource\":\"a\",\"count\":1},{\"resource\":\"a\",\"id\":7,\"grade\":9},\n{\"resource\":\"b\",\"strategy\":\"x\"}]",
     );
-    assert!(said.contains("rule 1 (resource a): grade is 9; it must be 0 (threads) or 1 (QPS)"), "{said}");
-    assert!(said.contains("rule 2 (resource a): clusterMode"), "{said}");
+    assert!(
+        said.contains("rule 1 (resource a, id 7, line 1): grade is 9; it must be 0 (threads) or 1 (QPS)"),
+        "{said}"
+    );
+    assert!(said.contains("rule 2 (resource b, line 2): strategy: \"x\" is not a whole number"), "{said}");
     for (kind, text) in [
         (Kind::Degrade, r#"[{"resource":"a","grade":3}]"#),
         (Kind::Degrade, r#"[{"resource":"a","count":-1}]"#),
@@ -132,7 +135,9 @@ fn meaningless_rules_are_refused_with_their_position() {
         ),
         (Kind::Authority, r#"[{"resource":"a"}]"#),
         (Kind::Flow, "{}"),
-        (Kind::Flow, ""),
+        (Kind::Flow, r#"[{"resource":"a","count":1,"grade":0.5}]"#),
+        (Kind::Flow, r#"[{"resource":"a","count":1,"regex":"perhaps"}]"#),
+        (Kind::Flow, r#"[{"resource":"a","count":1} /* no end"#),
     ] {
         assert!(sentinel::parse(kind, text).is_err(), "{text}");
     }
@@ -176,14 +181,14 @@ fn ambiguous_rules_are_refused() {
         (
             Kind::Flow,
             r#"[{"resource":"a","cuont":10}]"#,
-            "rule 0 (resource a): count is missing, or misspelt",
+            "rule 0 (resource a, line 1): count is missing, or misspelt",
         ),
         (Kind::Degrade, r#"[{"resource":"a","timeWindow":5}]"#, "count is missing"),
         (Kind::ParamFlow, r#"[{"resource":"a","paramIdx":0}]"#, "count is missing"),
         (
             Kind::ParamFlow,
             r#"[{"resource":"a","param_idx":1,"count":5}]"#,
-            "rule 0 (resource a): paramIdx is missing, or misspelt",
+            "rule 0 (resource a, line 1): paramIdx is missing, or misspelt",
         ),
         (Kind::Isolation, r#"[{"resource":"a"}]"#, "threshold"),
         (Kind::System, r#"[{"higestCpuUsage":0.8}]"#, "the rule names no limit; it needs highestSystemLoad"),
@@ -377,22 +382,22 @@ fn a_refusal_names_the_rules_number_its_resource_and_the_field() {
         (
             Kind::Flow,
             "[{\"resource\":\"a\",\"count\":1},\n{\"resource\":\"b\",\n\"count\":\"many\"}]",
-            "rule 1 (resource b): count: invalid type: string \"many\", expected f64 (line 3)",
+            "rule 1 (resource b, line 2): count: \"many\" is not a number (line 3)",
         ),
         (
             Kind::ParamFlow,
             r#"[{"resource":"a","paramIdx":0,"count":1,"paramFlowItemList":[{"object":1,"count":"x"}]}]"#,
-            "rule 0 (resource a): paramFlowItemList[0].count: ",
+            "rule 0 (resource a, line 1): paramFlowItemList[0].count: ",
         ),
         (
             Kind::Authority,
             r#"[{"id":1,"rule":{"resource":"a","limitApp":null,"strategy":0}}]"#,
-            "rule 0 (resource a): limitApp is missing",
+            "rule 0 (resource a, id 1, line 1): limitApp is missing",
         ),
         (
             Kind::Flow,
             r#"[{"resource":"route","resourceMode":0,"count":5,"intervalSec":10}]"#,
-            "rule 0 (resource route): intervalSec is a field of Sentinel's gateway rules",
+            "rule 0 (resource route, line 1): intervalSec is a field of Sentinel's gateway rules",
         ),
         (
             Kind::Flow,
@@ -403,4 +408,79 @@ fn a_refusal_names_the_rules_number_its_resource_and_the_field() {
         let said = sentinel::parse(kind, text).expect_err(text).to_string();
         assert!(said.contains(says), "{text}: {said}");
     }
+}
+
+#[test]
+fn what_sentinels_reader_accepts_is_accepted() {
+    for text in ["", " \n", "null", "\u{feff}[]", "[] // none"] {
+        assert_eq!(flow(text), [], "{text:?}");
+    }
+    let text = "\u{feff}[ // the rules
+        {\"resource\": \"a # no comment\", \"count\": \"10\", \"grade\": 1.0, \"strategy\": \"0\", /* direct */
+         \"regex\": \"false\", \"warmUpPeriodSec\": \"\", \"clusterMode\": 0,},
+    ]";
+    assert_eq!(flow(text), [FlowRule::new("a # no comment", 10)]);
+    let text = r#"[{"resource":"b","grade":"2","count":"3","timeWindow":"10","minRequestAmount":5.0}]"#;
+    let breakers = sentinel::parse(Kind::Degrade, text).unwrap().breakers.unwrap();
+    let wanted = BreakerRule::new("b", Trip::ErrorCount { count: 3 }, Duration::from_secs(10)).min_calls(5);
+    assert_eq!(breakers, [wanted]);
+    let text =
+        r#"[{"resource":"c","paramIdx":"0","count":"5","paramFlowItemList":[{"object":"x","count":"7"}]}]"#;
+    let params = sentinel::parse(Kind::ParamFlow, text).unwrap().hot_params.unwrap();
+    assert_eq!(params, [HotParamRule::new("c", ParamKey::Index(0), 5).exception("x", 7)]);
+}
+
+#[test]
+fn a_cluster_rule_applies_to_a_gate_if_it_falls_back_to_the_program() {
+    let rule = |cluster: &str| format!(r#"[{{"resource":"a","count":5,"paramIdx":0,{cluster}}}]"#);
+    let fallback =
+        |on| format!(r#""clusterMode":true,"clusterConfig":{{"flowId":1,"fallbackToLocalWhenFail":{on}}}"#);
+    let counts = |cluster: &str| {
+        let text = rule(cluster);
+        let params = sentinel::parse(Kind::ParamFlow, &text).unwrap().hot_params.unwrap();
+        (flow(&text).len(), params.len())
+    };
+    assert_eq!(counts(r#""clusterMode":false"#), (1, 1));
+    assert_eq!(counts(&fallback(true)), (1, 1));
+    assert_eq!(counts(&fallback(false)), (0, 0));
+    assert_eq!(counts(r#""clusterMode":true"#), (1, 0), "the default of each kind");
+}
+
+#[test]
+fn a_token_server_reads_cluster_rules_of_both_kinds() {
+    let text = r#"[
+        {"resource":"local","count":5},
+        {"resource":"all","count":10,"clusterMode":true,"clusterConfig":{"flowId":101,"thresholdType":1}},
+        {"resource":"each","count":2.5,"clusterMode":true,
+         "clusterConfig":{"flowId":"102","sampleCount":4,"windowIntervalMs":2000}},
+        {"app":"shop","rule":{"resource":"values","count":3,"paramIdx":0,"clusterMode":true,
+         "clusterConfig":{"flowId":101,"thresholdType":1},
+         "paramFlowItemList":[{"object":"vip","count":5,"classType":"java.lang.String"}]}}]"#;
+    let rules = sentinel::parse_cluster(text).unwrap();
+    let told: Vec<_> =
+        rules.iter().map(|rule| (rule.flow_id, rule.threshold, rule.units(rule.count))).collect();
+    let [global, each] = [ClusterThreshold::Global, ClusterThreshold::AverageLocal];
+    assert_eq!(told, [(101, global, 10), (102, each, 5), (101, global, 3)]);
+    assert_eq!((rules[1].window, rules[1].slots), (Duration::from_secs(2), 4));
+    assert_eq!(rules[2].exceptions, Some(vec![(Arg::from("vip"), 5)]));
+    assert_eq!((&rules[0].exceptions, sentinel::parse_cluster("").unwrap().len()), (&None, 0));
+    let said = |config: &str| {
+        let text = format!(r#"[{{"resource":"a","count":1,"clusterMode":true,"clusterConfig":{config}}}]"#);
+        sentinel::parse_cluster(&text).unwrap_err().to_string()
+    };
+    for (config, what) in [
+        ("{}", "flowId is missing"),
+        (r#"{"flowId":0}"#, "flowId is missing"),
+        (r#"{"flowId":1,"thresholdType":2}"#, "thresholdType is 2"),
+        (r#"{"flowId":1,"sampleCount":7}"#, "must divide the interval"),
+        (r#"{"flowId":1,"sampleCount":0}"#, "must divide the interval"),
+        (r#"{"flowId":1,"windowIntervalMs":-5}"#, "windowIntervalMs is -5"),
+        (r#"{"flowId":1,"strategy":1}"#, "strategy is 1"),
+        ("7", "clusterConfig"),
+    ] {
+        assert!(said(config).contains(what), "{config}: {}", said(config));
+    }
+    let rule = r#"{"resource":"a","count":1,"clusterMode":true,"clusterConfig":{"flowId":1}}"#;
+    let said = sentinel::parse_cluster(&format!("[{rule},{rule}]")).unwrap_err().to_string();
+    assert!(said.contains("flowId 1 of resource a is that of another rule"), "{said}");
 }

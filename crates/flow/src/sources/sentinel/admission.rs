@@ -5,17 +5,22 @@ use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Id, name_of, no_go, target, unknown};
+use super::{Id, lenient::lenient, name_of, no_go, target, unknown, whole};
 use crate::rules::{AuthorityRule, IsolationRule, SystemRule};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct System {
     id: Option<Id>,
+    #[serde(deserialize_with = "lenient")]
     highest_system_load: Option<f64>,
+    #[serde(deserialize_with = "lenient")]
     highest_cpu_usage: Option<f64>,
+    #[serde(deserialize_with = "lenient")]
     qps: Option<f64>,
+    #[serde(deserialize_with = "lenient")]
     avg_rt: Option<f64>,
+    #[serde(deserialize_with = "lenient")]
     max_thread: Option<f64>,
     // Fields of Sentinel for Go.
     metric_type: Option<IgnoredAny>,
@@ -49,13 +54,15 @@ impl System {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
 pub(super) struct Authority {
     id: Option<Id>,
     resource: Option<String>,
     limit_app: Option<String>,
+    #[serde(deserialize_with = "lenient")]
     strategy: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     regex: Option<bool>,
 }
 
@@ -79,19 +86,22 @@ impl Authority {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
 pub(super) struct Isolation {
     id: Option<Id>,
     resource: Option<String>,
-    #[serde(alias = "count")]
-    threshold: u32,
+    #[serde(alias = "count", deserialize_with = "lenient")]
+    threshold: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     regex: Option<bool>,
 }
 
 impl Isolation {
-    pub(super) fn into_rule(self) -> IsolationRule {
+    pub(super) fn into_rule(self) -> Result<IsolationRule, InvalidRule> {
+        let threshold = self.threshold.ok_or("threshold is missing, or misspelt; a rule needs one")?;
         let resource = target(self.resource, self.regex);
-        IsolationRule { id: name_of(self.id), ..IsolationRule::new(resource, self.threshold) }
+        let rule = IsolationRule::new(resource, whole::<u32>("threshold", threshold)?);
+        Ok(IsolationRule { id: name_of(self.id), ..rule })
     }
 }

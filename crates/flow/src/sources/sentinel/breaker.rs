@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Id, millis, name_of, no_go, required, seconds, target, unknown, whole};
+use super::{Id, lenient::lenient, millis, name_of, no_go, required, seconds, target, unknown, whole};
 use crate::rules::{BreakerRule, Trip};
 
 #[derive(Deserialize, Default)]
@@ -13,13 +13,19 @@ use crate::rules::{BreakerRule, Trip};
 pub(super) struct Degrade {
     id: Option<Id>,
     resource: Option<String>,
+    #[serde(deserialize_with = "lenient")]
     grade: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     count: Option<f64>,
+    #[serde(deserialize_with = "lenient")]
     time_window: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     min_request_amount: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     slow_ratio_threshold: Option<f64>,
-    #[serde(alias = "statIntervalInMs")]
+    #[serde(alias = "statIntervalInMs", deserialize_with = "lenient")]
     stat_interval_ms: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     regex: Option<bool>,
     // Fields of Sentinel for Go.
     strategy: Option<IgnoredAny>,

@@ -3,7 +3,12 @@
 use crate::rules::InvalidRule;
 use serde::Deserialize;
 
-use super::{Gateway, Id, millis, name_of, no_cluster, required, seconds, target, unknown, whole};
+use super::{
+    Gateway, Id,
+    cluster::{ClusterConfig, applies_here},
+    lenient::lenient,
+    millis, name_of, required, seconds, target, unknown, whole,
+};
 use crate::rules::{Behaviour, FlowRule, Measure, MemoryThreshold, Origins, Relation, Threshold};
 
 #[derive(Deserialize, Default)]
@@ -12,25 +17,41 @@ pub(super) struct Flow {
     id: Option<Id>,
     resource: Option<String>,
     limit_app: Option<String>,
+    #[serde(deserialize_with = "lenient")]
     grade: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     count: Option<f64>,
     /// Go's name for `count`.
+    #[serde(deserialize_with = "lenient")]
     threshold: Option<f64>,
-    #[serde(alias = "relationStrategy")]
+    #[serde(alias = "relationStrategy", deserialize_with = "lenient")]
     strategy: Option<i64>,
     ref_resource: Option<String>,
     /// Only in Go.
+    #[serde(deserialize_with = "lenient")]
     token_calculate_strategy: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     control_behavior: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     warm_up_period_sec: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     warm_up_cold_factor: Option<f64>,
+    #[serde(deserialize_with = "lenient")]
     max_queueing_time_ms: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     stat_interval_in_ms: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     regex: Option<bool>,
+    #[serde(deserialize_with = "lenient")]
     cluster_mode: Option<bool>,
+    cluster_config: Option<ClusterConfig>,
+    #[serde(deserialize_with = "lenient")]
     low_mem_usage_threshold: Option<f64>,
+    #[serde(deserialize_with = "lenient")]
     high_mem_usage_threshold: Option<f64>,
+    #[serde(deserialize_with = "lenient")]
     mem_low_water_mark_bytes: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     mem_high_water_mark_bytes: Option<i64>,
     #[serde(flatten)]
     gateway: Gateway,
@@ -45,8 +66,10 @@ struct How {
 }
 
 impl Flow {
-    pub(super) fn into_rule(mut self) -> Result<FlowRule, InvalidRule> {
-        no_cluster(self.cluster_mode)?;
+    pub(super) fn into_rule(mut self) -> Result<Option<FlowRule>, InvalidRule> {
+        if !applies_here(self.cluster_mode, self.cluster_config.as_ref(), true) {
+            return Ok(None);
+        }
         std::mem::take(&mut self.gateway).refuse()?;
         let measure = match self.grade {
             Some(0) => Measure::InFlight,
@@ -67,7 +90,7 @@ impl Flow {
         // In Go, 0 means the default.
         let used = measure == Measure::Rate;
         let interval = self.stat_interval_in_ms.filter(|&ms| used && ms != 0).unwrap_or(1_000);
-        Ok(FlowRule {
+        Ok(Some(FlowRule {
             id: name_of(self.id),
             resource: target(self.resource, self.regex),
             threshold,
@@ -81,7 +104,7 @@ impl Flow {
             },
             behaviour,
             strict: false,
-        })
+        }))
     }
 
     fn how(&self, measure: Measure) -> Result<How, InvalidRule> {

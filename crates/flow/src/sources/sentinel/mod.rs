@@ -4,16 +4,22 @@
 //!
 //! The fields are those of Sentinel for Java. Flow and isolation rules of Sentinel for Go are also read: a flow rule
 //! with `tokenCalculateStrategy` is read as a Go rule, in which `controlBehavior` has another meaning. Other Go rules
-//! are rejected.
+//! are rejected. Rules of Sentinel's API gateway are also rejected: write a flow rule instead, or a hot-parameter rule for the
+//! value that `paramItem` selects.
 //!
-//! A `null` field counts as absent, a rule without its threshold is rejected, and unknown fields are ignored because
-//! dashboards add their own. Cluster rules are rejected, because a limit that several processes share belongs in the
-//! shared store and not in one gate. Rules of Sentinel's API gateway are also rejected: write a flow rule instead, or a
-//! hot-parameter rule for the value that `paramItem` selects.
+//! What Sentinel's reader accepts is accepted: comments, trailing commas, a byte order mark, no text or `null` for no rules, and
+//! texts for numbers and flags (`"count": "10"`). A `null` field counts as absent, a rule without its threshold is rejected, and
+//! unknown fields are ignored because dashboards add their own.
+//!
+//! A gate asks no token server. A cluster rule (`clusterMode: true`) is therefore read as Sentinel applies it while it has none: as a
+//! rule of this program if `clusterConfig.fallbackToLocalWhenFail` says so (the default for flow rules, not for hot parameters),
+//! else it is left out. [`parse_cluster`] reads the cluster rules for a token server.
 
 mod admission;
 mod breaker;
+mod cluster;
 mod flow;
+mod lenient;
 mod params;
 
 use crate::rules::InvalidRule;
@@ -31,6 +37,7 @@ use crate::rules::{
 };
 use admission::{Authority, Isolation, System};
 use breaker::Degrade;
+pub use cluster::{ClusterRule, ClusterThreshold, parse_cluster};
 use flow::Flow;
 use params::ParamFlow;
 
@@ -55,20 +62,26 @@ pub enum Kind {
 ///
 /// # Errors
 /// [`SourceError::Format`] with the line and column of invalid JSON. If rules cannot be read, the error lists all of
-/// them, each with its index in the array (from 0), its resource and the field. [`SourceError::Rules`] if rules are
-/// invalid.
+/// them, each with its index in the array (from 0), its resource, its id, its line and the field. [`SourceError::Rules`] if
+/// rules are invalid.
 pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     let mut update = RuleUpdate::default();
     match kind {
         Kind::Flow => update.flow = Some(array(text, Flow::into_rule)?),
-        Kind::Degrade => update.breakers = Some(array(text, Degrade::into_rule)?),
+        Kind::Degrade => {
+            update.breakers = Some(array(text, |rule: Degrade| rule.into_rule().map(Some))?);
+        }
         Kind::ParamFlow => update.hot_params = Some(array(text, ParamFlow::into_rule)?),
         Kind::System => {
-            let rules = array(text, System::into_rule)?.into_iter();
-            update.system = Some(rules.filter(|rule| *rule != unlimited(rule)).collect());
+            let limited = |rule: SystemRule| Some(rule).filter(|rule| *rule != unlimited(rule));
+            update.system = Some(array(text, |rule: System| rule.into_rule().map(limited))?);
         }
-        Kind::Authority => update.authority = Some(array(text, Authority::into_rule)?),
-        Kind::Isolation => update.isolation = Some(array(text, |rule: Isolation| Ok(rule.into_rule()))?),
+        Kind::Authority => {
+            update.authority = Some(array(text, |rule: Authority| rule.into_rule().map(Some))?);
+        }
+        Kind::Isolation => {
+            update.isolation = Some(array(text, |rule: Isolation| rule.into_rule().map(Some))?);
+        }
     }
     let mut rules = Rules::default();
     update.clone().apply(&mut rules);
@@ -76,29 +89,55 @@ pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     Ok(update)
 }
 
+/// Reads the rules of an array. `into_rule` returns `None` for a rule that is left out.
 fn array<J: DeserializeOwned, R: Identified>(
     text: &str,
-    into_rule: impl Fn(J) -> Result<R, InvalidRule>,
+    into_rule: impl Fn(J) -> Result<Option<R>, InvalidRule>,
 ) -> Result<Vec<R>, SourceError> {
-    let rules: Vec<&RawValue> = serde_json::from_str(text).map_err(|e| SourceError::Format(e.to_string()))?;
-    let mut bad = Vec::new();
-    let mut good = Vec::with_capacity(rules.len());
-    for (at, rule) in rules.into_iter().enumerate() {
-        let wrapped = Wrapped::of(rule);
-        let read = read_rule(text, &wrapped).and_then(&into_rule).map(|mut rule: R| {
+    each(text, |text, wrapped| {
+        let rule = read_rule(text, wrapped).and_then(&into_rule)?;
+        Ok(rule.map(|mut rule: R| {
             let id = rule.id_mut();
             *id = id.take().or_else(|| wrapped.id.clone());
             rule
-        });
-        match read {
-            Ok(rule) => good.push(rule),
+        }))
+    })
+}
+
+/// Reads the elements of an array.
+fn each<R>(
+    text: &str,
+    read: impl Fn(&str, &Wrapped<'_>) -> Result<Option<R>, InvalidRule>,
+) -> Result<Vec<R>, SourceError> {
+    let mut text = text.strip_prefix('\u{feff}').unwrap_or(text).to_owned();
+    let format = |error: String| SourceError::Format(error);
+    json_strip_comments::strip(&mut text).map_err(|error| format(error.to_string()))?;
+    if text.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    let rules: Option<Vec<&RawValue>> =
+        serde_json::from_str(&text).map_err(|error| format(error.to_string()))?;
+    let mut bad = Vec::new();
+    let mut good = Vec::new();
+    for (at, rule) in rules.unwrap_or_default().into_iter().enumerate() {
+        let wrapped = Wrapped::of(rule);
+        match read(&text, &wrapped) {
+            Ok(rule) => good.extend(rule),
             Err(reason) => {
-                let name = wrapped.resource.map(|name| format!(" (resource {name})")).unwrap_or_default();
-                bad.push(format!("rule {at}{name}: {reason}"));
+                let name = |what: &str, name: Option<String>| name.map(|name| format!("{what} {name}, "));
+                let resource = name("resource", wrapped.resource).unwrap_or_default();
+                let id = name("id", wrapped.id).unwrap_or_default();
+                bad.push(format!("rule {at} ({resource}{id}line {}): {reason}", line_of(&text, rule.get())));
             }
         }
     }
-    if bad.is_empty() { Ok(good) } else { Err(SourceError::Format(bad.join("; "))) }
+    if bad.is_empty() { Ok(good) } else { Err(format(bad.join("; "))) }
+}
+
+/// The line on which a part of a text begins.
+fn line_of(text: &str, part: &str) -> usize {
+    let before = part.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+    1 + text.get(..before).unwrap_or_default().matches('\n').count()
 }
 
 /// A rule that may have an id.
@@ -136,6 +175,7 @@ impl<'t> Wrapped<'t> {
         #[derive(Deserialize)]
         struct Named {
             resource: Option<Value>,
+            id: Option<Id>,
         }
         // A value that is not an object is reported when the rule itself is read.
         let outer: Option<Outer<'t>> = serde_json::from_str(text.get()).ok();
@@ -145,9 +185,10 @@ impl<'t> Wrapped<'t> {
             }
             _ => (text, None),
         };
-        let named = serde_json::from_str(rule.get()).ok();
-        let resource = named.and_then(|named: Named| named.resource?.as_str().map(str::to_owned));
-        Self { rule, id, resource }
+        let named: Option<Named> = serde_json::from_str(rule.get()).ok();
+        let (resource, own) = named.map_or((None, None), |named| (named.resource, name_of(named.id)));
+        let resource = resource.and_then(|resource| Some(resource.as_str()?.to_owned()));
+        Self { rule, id: own.or(id), resource }
     }
 }
 
@@ -156,8 +197,7 @@ fn read_rule<J: DeserializeOwned>(text: &str, wrapped: &Wrapped<'_>) -> Result<J
     let rule = wrapped.rule.get();
     let mut reader = serde_json::Deserializer::from_str(rule);
     serde_path_to_error::deserialize(&mut reader).map_err(|e| {
-        let before = rule.as_ptr().addr().saturating_sub(text.as_ptr().addr());
-        let lines = text.get(..before).unwrap_or_default().matches('\n').count();
+        let lines = line_of(text, rule) - 1;
         let (field, e) = (e.path().to_string(), e.into_inner());
         let said = e.to_string();
         let said = said.rsplit_once(" at line ").map_or(&*said, |(said, _)| said);
@@ -168,15 +208,6 @@ fn read_rule<J: DeserializeOwned>(text: &str, wrapped: &Wrapped<'_>) -> Result<J
 fn target(resource: Option<String>, regex: Option<bool>) -> Target {
     let resource = resource.unwrap_or_default();
     if regex.unwrap_or(false) { Target::Pattern(resource) } else { Target::Name(resource) }
-}
-
-fn no_cluster(cluster: Option<bool>) -> Result<(), InvalidRule> {
-    if cluster == Some(true) {
-        return Err(
-            "clusterMode is for a token server; leave it out, or use a limit of the shared store".into()
-        );
-    }
-    Ok(())
 }
 
 fn unknown(field: &str, value: i64, known: &str) -> InvalidRule {

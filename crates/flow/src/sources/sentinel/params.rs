@@ -4,7 +4,12 @@ use crate::rules::InvalidRule;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
-use super::{Gateway, Id, millis, name_of, no_cluster, no_go, required, seconds, target, unknown, whole};
+use super::{
+    Gateway, Id,
+    cluster::{ClusterConfig, applies_here},
+    lenient::lenient,
+    millis, name_of, no_go, required, seconds, target, unknown, whole,
+};
 use crate::{
     Arg,
     rules::{HotParamRule, ParamKey, ParamMeasure},
@@ -15,19 +20,28 @@ use crate::{
 pub(super) struct ParamFlow {
     id: Option<Id>,
     resource: Option<String>,
+    #[serde(deserialize_with = "lenient")]
     grade: Option<i64>,
-    param_idx: Option<i32>,
+    #[serde(deserialize_with = "lenient")]
+    param_idx: Option<i64>,
     param_key: Option<String>,
-    #[serde(alias = "threshold")]
+    #[serde(alias = "threshold", deserialize_with = "lenient")]
     count: Option<f64>,
+    #[serde(deserialize_with = "lenient")]
     control_behavior: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     max_queueing_time_ms: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     burst_count: Option<i64>,
+    #[serde(deserialize_with = "lenient")]
     duration_in_sec: Option<i64>,
     #[serde(rename = "paramFlowItemList")]
     items: Option<Vec<Item>>,
+    #[serde(deserialize_with = "lenient")]
     regex: Option<bool>,
+    #[serde(deserialize_with = "lenient")]
     cluster_mode: Option<bool>,
+    cluster_config: Option<ClusterConfig>,
     // Fields of Sentinel for Go.
     param_index: Option<IgnoredAny>,
     metric_type: Option<IgnoredAny>,
@@ -38,14 +52,15 @@ pub(super) struct ParamFlow {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Item {
+pub(super) struct Item {
     object: Option<Value>,
+    #[serde(deserialize_with = "lenient")]
     count: Option<f64>,
     class_type: Option<String>,
 }
 
 impl Item {
-    fn into_exception(self) -> Result<(Arg<'static>, u32), InvalidRule> {
+    pub(super) fn into_exception(self) -> Result<(Arg<'static>, u32), InvalidRule> {
         let count = units("the exception's count", required("the exception's count", self.count)?)?;
         Ok((arg(self.object, self.class_type.as_deref().unwrap_or_default())?, count))
     }
@@ -90,8 +105,10 @@ fn units(what: &str, count: f64) -> Result<u32, InvalidRule> {
 }
 
 impl ParamFlow {
-    pub(super) fn into_rule(self) -> Result<HotParamRule, InvalidRule> {
-        no_cluster(self.cluster_mode)?;
+    pub(super) fn into_rule(self) -> Result<Option<HotParamRule>, InvalidRule> {
+        if !applies_here(self.cluster_mode, self.cluster_config.as_ref(), false) {
+            return Ok(None);
+        }
         self.gateway.refuse()?;
         no_go("paramIndex", self.param_index, "paramIdx")?;
         no_go("metricType", self.metric_type, "grade")?;
@@ -110,7 +127,10 @@ impl ParamFlow {
         let duration = seconds("durationInSec", self.duration_in_sec.filter(|_| used).unwrap_or(1))?;
         let key = match (self.param_key.filter(|key| !key.is_empty()), self.param_idx) {
             (Some(name), _) => ParamKey::Name(name),
-            (None, Some(index)) => ParamKey::Index(index),
+            (None, Some(index)) => ParamKey::Index(
+                i32::try_from(index)
+                    .map_err(|_| format!("paramIdx is {index}; no call has so many arguments"))?,
+            ),
             // Do not assume the first argument: the field's name is probably misspelt. Sentinel does not load such a
             // rule either.
             (None, None) => {
@@ -124,7 +144,7 @@ impl ParamFlow {
         let count = units("count", required("count", self.count)?)?;
         let items = self.items.unwrap_or_default();
         let exceptions: Result<Vec<_>, _> = items.into_iter().map(Item::into_exception).collect();
-        Ok(HotParamRule {
+        Ok(Some(HotParamRule {
             id: name_of(self.id),
             measure,
             duration,
@@ -134,6 +154,6 @@ impl ParamFlow {
             },
             exceptions: exceptions?,
             ..HotParamRule::new(target(self.resource, self.regex), key, count)
-        })
+        }))
     }
 }
