@@ -68,6 +68,20 @@ pub struct Args {
     /// `on_error` and `max_keys`, as in a rules file. Without --rules there are no other limits.
     #[arg(long, value_name = "PATH", env = "TIDEGATE_ENVOY_CONFIG")]
     pub(super) envoy_config: Option<PathBuf>,
+    /// Address of the token server for programs with Alibaba Sentinel, as ADDR:PORT or ADDR (port 18730); off unless it is given
+    ///
+    /// Sentinel's protocol has neither passwords nor TLS: let only the programs' network reach it, or give their addresses in --access.
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_SENTINEL_TOKEN", requires = "sentinel_rules")]
+    sentinel_token: Option<String>,
+    /// The cluster rules for --sentinel-token: a directory with one file for each namespace, or one file; reloaded when it changes
+    ///
+    /// The files are Sentinel's JSON: arrays of flow rules and hot-parameter rules with `clusterMode` and `clusterConfig`. The name of a
+    /// file without its ending (also without -flow-rules or -param-rules) is the namespace: the project.name of the programs.
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_SENTINEL_RULES")]
+    pub(super) sentinel_rules: Option<PathBuf>,
+    /// How many requests for tokens each namespace may make in a second
+    #[arg(long, value_name = "N", env = "TIDEGATE_SENTINEL_MAX_QPS", default_value_t = 30_000)]
+    sentinel_max_qps: u32,
     /// What a denied request from Envoy consumes
     #[arg(long, value_name = "WHAT", env = "TIDEGATE_ENVOY_CONSUME", default_value = "each")]
     envoy_consume: ConsumeOption,
@@ -345,6 +359,15 @@ fn origin(text: &str) -> Result<String, String> {
     }
 }
 
+/// The address with the usual port of Sentinel's token server, if it has none.
+fn with_port(address: &str) -> String {
+    match address.parse::<std::net::IpAddr>() {
+        Ok(ip) => std::net::SocketAddr::from((ip, 18730)).to_string(),
+        Err(_) if !address.contains(':') => format!("{address}:18730"),
+        Err(_) => address.to_owned(),
+    }
+}
+
 impl Args {
     /// What belongs together and is not there. On the command line these are errors already; a part may stand in --config, or in a
     /// variable.
@@ -359,6 +382,11 @@ impl Args {
             && self.envoy_config.is_none()
         {
             return Some("--grpc needs a configuration of Envoy's rate limit service: --envoy-config PATH");
+        }
+        if self.sentinel_token.as_ref().is_some_and(|address| !address.eq_ignore_ascii_case("off"))
+            && self.sentinel_rules.is_none()
+        {
+            return Some("--sentinel-token needs rules: --sentinel-rules PATH");
         }
         if self.store_password.is_some() && self.store_password_file.is_some() {
             return Some(
@@ -391,6 +419,9 @@ impl Args {
                 _ => None,
             },
             spoe: self.spoe.as_deref().and_then(listener),
+            sentinel: self.sentinel_token.as_deref().and_then(listener).map(|address| with_port(&address)),
+            sentinel_rules: self.sentinel_rules.clone(),
+            sentinel_max_qps: self.sentinel_max_qps,
             envoy_config: self.envoy_config.clone(),
             envoy_consume: match self.envoy_consume {
                 ConsumeOption::AllOrNone => Consume::AllOrNone,

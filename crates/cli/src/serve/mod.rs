@@ -70,8 +70,10 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
     }
     let ready = Ready::of(&args, telemetry.is_some());
     let options = args.options();
-    let listeners =
-        [&options.http, &options.resp, &options.grpc, &options.spoe].into_iter().flatten().count();
+    let listeners = [&options.http, &options.resp, &options.grpc, &options.spoe, &options.sentinel]
+        .into_iter()
+        .flatten()
+        .count();
     if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
     {
         tracing::warn!(

@@ -29,10 +29,13 @@ impl Ready {
         };
         Self {
             format: args.log_format,
-            rules: match (&args.rules, &args.envoy_config) {
-                (Some(rules), Some(envoy)) => format!("{}, {}", rules.display(), envoy.display()),
-                (Some(path), None) | (None, Some(path)) => path.display().to_string(),
-                (None, None) => "built-in examples (use your own with --rules FILE)".to_owned(),
+            rules: {
+                let files = [&args.rules, &args.envoy_config, &args.sentinel_rules].into_iter().flatten();
+                let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
+                match files.as_slice() {
+                    [] => "built-in examples (use your own with --rules FILE)".to_owned(),
+                    files => files.join(", "),
+                }
             },
             state: args
                 .state
@@ -58,6 +61,7 @@ impl Ready {
                 resp = shown(resp),
                 grpc = shown(grpc),
                 spoe = shown(server.spoe_address()),
+                sentinel = shown(server.sentinel_address()),
                 admin = shown(admin),
                 rules = self.rules,
                 state = self.state,
@@ -80,6 +84,9 @@ impl Ready {
         }
         if let Some(address) = server.spoe_address() {
             line("SPOE", &format!("{address}, for HAProxy"));
+        }
+        if let Some(address) = server.sentinel_address() {
+            line("tokens", &format!("{address}, for Sentinel"));
         }
         line("admin", &admin.map_or("off".to_owned(), |address| format!("{web}://{address}")));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));

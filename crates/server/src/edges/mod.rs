@@ -4,4 +4,5 @@
 pub(crate) mod grpc;
 pub mod http;
 pub mod resp;
+pub(crate) mod sentinel;
 pub mod spoe;

@@ -2,17 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
     path::{Path, PathBuf},
 };
 
 use super::{Domains, parse};
-use crate::rules::{Keeping, LimitSpec, Problem, RulesError, read_text};
+use crate::rules::{Keeping, LimitSpec, Problem, RulesError, files::files, read_text};
 
 /// The maximum number of rules in all files together. It bounds the number of metrics.
 const MAX_RULES: usize = 10_000;
-/// The deepest directory below that of the configuration.
-const MAX_DEPTH: usize = 8;
 
 /// The contents of all files of a configuration.
 #[derive(Debug, Default)]
@@ -83,45 +80,4 @@ pub fn is_config(path: &Path) -> bool {
     let begins =
         |key: &str| text.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')));
     (begins("domain") || begins("descriptors")) && !begins("limits")
-}
-
-/// The files at a path, sorted by name.
-///
-/// # Errors
-/// When the directory cannot be read or has no such file.
-pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, RulesError> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    search(path, 0, &mut files)?;
-    if files.is_empty() {
-        let problem = Problem::overall("the directory has no file");
-        let problems = vec![problem.mend("check the directory; names that begin with a dot are left out")];
-        return Err(RulesError::Invalid { path: Some(path.to_owned()), problems });
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// Adds the files of a directory and of those below it.
-fn search(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), RulesError> {
-    let read = |source| RulesError::Read { path: directory.to_owned(), source };
-    if depth > MAX_DEPTH {
-        let problem = Problem::overall(format!("the directories nest deeper than {MAX_DEPTH} levels"));
-        let problems = vec![problem.mend("does a symbolic link lead back to a directory above it?")];
-        return Err(RulesError::Invalid { path: Some(directory.to_owned()), problems });
-    }
-    for entry in fs::read_dir(directory).map_err(read)?.collect::<io::Result<Vec<_>>>().map_err(read)? {
-        let path = entry.path();
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        if path.is_dir() {
-            search(&path, depth + 1, files)?;
-        } else if path.is_file() {
-            files.push(path);
-        }
-    }
-    Ok(())
 }

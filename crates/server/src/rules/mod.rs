@@ -1,8 +1,10 @@
 //! Rules: parsing files (`parse`) and the definitions in them ([`spec`](LimitSpec)). [`Limits`](crate::decide::limits::Limits) are
 //! built from them.
 
+mod cluster;
 mod error;
 pub(crate) mod file;
+pub(crate) mod files;
 pub(crate) mod options;
 mod parse;
 pub(crate) mod sharing;
@@ -13,6 +15,7 @@ use std::{io, path::Path};
 
 use tidegate_config::file as config_file;
 
+pub use cluster::{ClusterRules, PerConnection, TokenRule, load_cluster};
 pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
 pub(crate) use sharing::is_sensible;

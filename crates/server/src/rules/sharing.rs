@@ -88,6 +88,7 @@ impl LimitSpec {
 
 pub(crate) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> SharingSpec {
     let spec = SharingSpec {
+        unshared: false,
         mode: fields.word("sharing", &MODES, complaints),
         on_error: fields.word("on_error", &ON_ERROR, complaints),
         deadline: fields.read("deadline", DEADLINE, complaints, |text| parse_timeout(text).ok()),

@@ -58,6 +58,8 @@ pub struct TrafficSpec {
 /// How servers share a limit; `None` stands for the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharingSpec {
+    /// Whether each server decides by its own count, also with a store. No rules file says so.
+    pub unshared: bool,
     /// Where it is decided.
     pub mode: Option<Mode>,
     /// What decides while the store does not.

@@ -28,6 +28,8 @@ pub struct Options {
     pub grpc: Option<String>,
     /// The address for HAProxy's SPOE; `None` turns it off.
     pub spoe: Option<String>,
+    /// The address of the token server for Sentinel's clients; `None` turns it off.
+    pub sentinel: Option<String>,
     /// The address of the control plane (metrics, rules, blocks, resets); `None` turns it off.
     pub admin: Option<String>,
     /// The certificates for TLS on all listeners; `None` turns TLS off.
@@ -42,6 +44,10 @@ pub struct Options {
     pub rules_writable: bool,
     /// A file or a directory with the configuration of Envoy's rate limit service.
     pub envoy_config: Option<PathBuf>,
+    /// A file with Sentinel's cluster rules, or a directory with one for each namespace.
+    pub sentinel_rules: Option<PathBuf>,
+    /// The maximum number of requests for tokens that each namespace may make in a second.
+    pub sentinel_max_qps: u32,
     /// What a denied request from Envoy consumes.
     pub envoy_consume: Consume,
     /// Whether Envoy adds the header fields `RateLimit` and `RateLimit-Policy` to responses.
@@ -90,7 +96,8 @@ pub struct Options {
     /// The maximum number of connections of each client address on each listener (for IPv6 of each /64 network); `None` for no
     /// bound.
     pub max_connections_per_peer: Option<usize>,
-    /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`, `spoe`, `admin`).
+    /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`, `spoe`,
+    /// `sentinel-token`, `admin`).
     pub sockets: Vec<(String, Arc<TcpListener>)>,
     /// How long an HTTP client may read nothing of its response.
     pub http_write_timeout: Duration,
@@ -113,6 +120,7 @@ impl Default for Options {
             resp: Some("127.0.0.1:0".to_owned()),
             grpc: None,
             spoe: None,
+            sentinel: None,
             admin: Some("127.0.0.1:0".to_owned()),
             tls: None,
             access: None,
@@ -120,6 +128,8 @@ impl Default for Options {
             rules: None,
             rules_writable: false,
             envoy_config: None,
+            sentinel_rules: None,
+            sentinel_max_qps: 30_000,
             envoy_consume: Consume::default(),
             envoy_headers: false,
             max_keys: 1 << 20,

@@ -59,11 +59,11 @@ impl Reload {
     pub fn new(sources: Sources, events: Arc<Events>) -> Self {
         let from = sources.clone();
         let load = move |service: &Service| {
-            let Loaded { rules, domains } = from.load(service.keeping())?;
+            let Loaded { rules, domains, tokens } = from.load(service.keeping())?;
             let before = service.in_force();
             let limits = before.limits().follow(rules, service.now())?;
             let count = limits.limits().len();
-            service.set_limits(InForce::new(limits, domains, Some(&before)));
+            service.set_limits(InForce::new(limits, domains, Some(&before)).with_tokens(tokens));
             Ok(count)
         };
         let load = Arc::new(load);
@@ -200,7 +200,7 @@ mod tests {
         let events = Arc::new(Events::default());
         let (answer, hung) = blocking::channel::<()>();
         let hung = Mutex::new(hung);
-        let sources = Sources { rules: Some("/nonexistent".into()), envoy: None };
+        let sources = Sources { rules: Some("/nonexistent".into()), envoy: None, sentinel: None };
         let mut reload = Reload::new(sources, Arc::clone(&events));
         reload.slow = Duration::from_millis(1);
         reload.load = Arc::new(move |_| {

@@ -33,6 +33,7 @@ use crate::{
     edges::{
         http::{self, App, Plane, hosts::Hosts},
         resp::{self, Reactors, RespConfig, RespStats, Shared},
+        sentinel::{self, TokenServer},
         spoe::{self, Agent},
     },
     envoy::decide::DescriptorService,
@@ -45,7 +46,7 @@ use crate::{
     },
     observe::{
         history,
-        metrics::{ConnectionStats, Events, Metrics, SpoeStats},
+        metrics::{ConnectionStats, Events, Metrics, SentinelStats, SpoeStats},
         occupancy::{self, Occupancy},
         trace::Trace,
     },
@@ -101,6 +102,7 @@ pub struct Server {
     resp: Option<(SocketAddr, Reactors)>,
     grpc: Option<(SocketAddr, JoinHandle<()>)>,
     spoe: Option<(SocketAddr, JoinHandle<()>)>,
+    sentinel: Option<(SocketAddr, JoinHandle<()>)>,
     stop_http: watch::Sender<bool>,
 }
 
@@ -133,14 +135,18 @@ impl Server {
         events: Arc<Events>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
-        let asked = [&options.http, &options.resp, &options.grpc, &options.spoe];
+        let asked = [&options.http, &options.resp, &options.grpc, &options.spoe, &options.sentinel];
         if asked.into_iter().all(Option::is_none) {
             return Err(StartError::NothingToServe);
         }
         let shared = shared_store(&options)?;
         let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
         let started = clock.now();
-        let sources = Sources { rules: options.rules.clone(), envoy: options.envoy_config.clone() };
+        let sources = Sources {
+            rules: options.rules.clone(),
+            envoy: options.envoy_config.clone(),
+            sentinel: options.sentinel_rules.clone(),
+        };
         let reload = Reload::new(sources.clone(), Arc::clone(&events));
         let loaded = sources.load(keeping)?;
         let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, clock)?);
@@ -157,6 +163,7 @@ impl Server {
         let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
         let grpc = listen_for_grpc(&options, &rates, &mut metrics, &security, &stopped).await?;
         let spoe = listen_for_spoe(&options, &service, &mut metrics, &security, &stopped).await?;
+        let sentinel = listen_for_sentinel(&options, &service, &mut metrics, &security, &stopped).await?;
         let origins = options.http_origins.clone();
         // All addresses are bound before any is served.
         let http = listen_if_on(&options, "http", options.http.as_deref()).await?;
@@ -229,6 +236,7 @@ impl Server {
             resp,
             grpc,
             spoe,
+            sentinel,
             stop_http,
         })
     }
@@ -263,6 +271,12 @@ impl Server {
         self.spoe.as_ref().map(|(address, _)| *address)
     }
 
+    /// The address of the token server for Sentinel's clients.
+    #[must_use]
+    pub fn sentinel_address(&self) -> Option<SocketAddr> {
+        self.sentinel.as_ref().map(|(address, _)| *address)
+    }
+
     /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
     #[must_use]
     pub fn reloads(&self) -> watch::Receiver<u64> {
@@ -292,6 +306,7 @@ impl Server {
             resp,
             grpc,
             spoe,
+            sentinel,
             stop_http,
             ..
         } = self;
@@ -317,7 +332,7 @@ impl Server {
         // A step that hangs continues in its own thread and ends with the process.
         background.shutdown().await;
         let stopping = Instant::now();
-        let mut listeners = Listeners { app, events, http, admin, resp, grpc, spoe, stop_http };
+        let mut listeners = Listeners { app, events, http, admin, resp, grpc, spoe, sentinel, stop_http };
         let ended = listeners.stop(options.grace, &mut orders).await;
         let Some(state) = state else {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
@@ -410,7 +425,8 @@ struct Listeners {
     resp: Option<(SocketAddr, Reactors)>,
     grpc: Option<(SocketAddr, JoinHandle<()>)>,
     spoe: Option<(SocketAddr, JoinHandle<()>)>,
-    /// Stops both HTTP listeners, gRPC and SPOE.
+    sentinel: Option<(SocketAddr, JoinHandle<()>)>,
+    /// Stops all listeners but that of RESP.
     stop_http: watch::Sender<bool>,
 }
 
@@ -423,9 +439,9 @@ impl Listeners {
             reactors.drain();
         }
         let (http, admin, resp) = (&mut self.http, &mut self.admin, &mut self.resp);
-        let (grpc, spoe) = (&mut self.grpc, &mut self.spoe);
+        let (grpc, spoe, sentinel) = (&mut self.grpc, &mut self.spoe, &mut self.sentinel);
         let finished = async {
-            for listener in [http, admin, grpc, spoe] {
+            for listener in [http, admin, grpc, spoe, sentinel] {
                 if let Some((_, serving)) = listener {
                     let _ = serving.await;
                     // A task that has ended must not be awaited again.
@@ -446,7 +462,8 @@ impl Listeners {
             let open = self.events.http.connections.load(Ordering::Relaxed);
             tracing::warn!(http_connections = open, "some connections did not end in time and are closed");
             let http = self.http.iter_mut().chain(&mut self.admin);
-            for (_, listener) in http.chain(&mut self.grpc).chain(&mut self.spoe) {
+            let others = self.grpc.iter_mut().chain(&mut self.spoe).chain(&mut self.sentinel);
+            for (_, listener) in http.chain(others) {
                 listener.abort();
                 let _ = listener.await;
             }
@@ -506,7 +523,7 @@ fn make_service(
     clock: Arc<dyn Clock>,
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
-    let Loaded { rules, domains } = loaded;
+    let Loaded { rules, domains, tokens } = loaded;
     let Options { max_keys, max_memory, top_keys, .. } = *options;
     let capacity = Capacity { max_keys, max_memory, top_keys };
     // Limits in a store, or restored from a file, are not fresh.
@@ -523,7 +540,8 @@ fn make_service(
         .allowing(options.throttle.clone())
         .with_top_keys(top_keys)
         .watched_by(&watchers);
-    let service = Service::new(InForce::new(limits, domains, None), throttle, clock);
+    let in_force = InForce::new(limits, domains, None).with_tokens(tokens);
+    let service = Service::new(in_force, throttle, clock);
     Ok(service.with_history(options.history_memory).with_trace(trace))
 }
 
@@ -583,6 +601,26 @@ async fn listen_for_spoe(
     let connections = Acceptor::new(listener, bounds(options, "spoe"), its, counts, stopped.clone());
     let agent = Agent { service: Arc::clone(service), door, stats };
     let serve = spoe::serve(connections, agent, security.clone(), stopped.clone());
+    Ok(Some((address, tokio::spawn(serve))))
+}
+
+async fn listen_for_sentinel(
+    options: &Options,
+    service: &Arc<Service>,
+    metrics: &mut Metrics,
+    security: &ListenerSecurity,
+    stopped: &watch::Receiver<bool>,
+) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
+    const NAME: &str = "sentinel-token";
+    let Some(address) = &options.sentinel else { return Ok(None) };
+    let (listener, address) = listen(options, NAME, address).await?;
+    let door = security.door(NAME, address, false)?;
+    let stats = Arc::new(SentinelStats::default());
+    metrics.add_sentinel(Arc::clone(&stats));
+    let (its, counts) = (Arc::clone(service), Arc::clone(&stats.connections));
+    let connections = Acceptor::new(listener, bounds(options, NAME), its, counts, stopped.clone());
+    let server = TokenServer::new(Arc::clone(service), options.sentinel_max_qps, door, stats);
+    let serve = sentinel::serve(connections, server, security.clone(), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
 }
 

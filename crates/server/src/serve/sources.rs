@@ -10,7 +10,7 @@ use tidegate_config::file::Watch;
 
 use crate::{
     envoy::{self, Config, Domains},
-    rules::{self, Keeping, Problem, Rules, RulesError},
+    rules::{self, ClusterRules, Keeping, LimitSpec, Problem, Rules, RulesError, TokenRule, files::files},
 };
 
 /// The files that define what a server enforces. Without any, the built-in example rules apply.
@@ -20,27 +20,30 @@ pub(crate) struct Sources {
     pub rules: Option<PathBuf>,
     /// A file or a directory with Envoy's configuration.
     pub envoy: Option<PathBuf>,
+    /// A file or a directory with Sentinel's cluster rules.
+    pub sentinel: Option<PathBuf>,
 }
 
 /// The contents of all files.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    /// The rules, including the limits for the descriptors of `domains`.
+    /// The rules, including the limits for the descriptors of `domains` and for `tokens`.
     pub rules: Rules,
     pub domains: Domains,
+    pub tokens: Vec<TokenRule>,
 }
 
 impl Sources {
     /// The configured paths.
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.rules.iter().chain(&self.envoy).cloned().collect()
+        self.rules.iter().chain(&self.envoy).chain(&self.sentinel).cloned().collect()
     }
 
     /// Watches for changes of the files.
     pub fn watch(&self) -> Watch {
         let paths = self.paths();
         let list = move || {
-            let lists: Option<Vec<_>> = paths.iter().map(|path| envoy::load::files(path).ok()).collect();
+            let lists: Option<Vec<_>> = paths.iter().map(|path| files(path).ok()).collect();
             Some(lists?.concat())
         };
         Watch::new(list, rules::MAX_FILE)
@@ -51,10 +54,10 @@ impl Sources {
     /// # Errors
     /// All problems of all files; then none of them is used.
     pub fn load(&self, keeping: Keeping) -> Result<Loaded, RulesError> {
-        let rules = match (&self.rules, &self.envoy) {
-            (Some(path), _) => rules::load_to_serve(path, keeping),
-            (None, Some(_)) => Ok(Rules::default()),
-            (None, None) => Ok(rules::example()),
+        let rules = match &self.rules {
+            Some(path) => rules::load_to_serve(path, keeping),
+            None if self.envoy.is_some() || self.sentinel.is_some() => Ok(Rules::default()),
+            None => Ok(rules::example()),
         };
         self.joined(rules, keeping)
     }
@@ -68,19 +71,37 @@ impl Sources {
     }
 
     fn joined(&self, rules: Result<Rules, RulesError>, keeping: Keeping) -> Result<Loaded, RulesError> {
-        let config = match &self.envoy {
-            Some(path) => {
-                envoy::load(path, keeping).and_then(|config| distinct(path, config, rules.as_ref().ok()))
+        let taken = rules.as_ref().map(|rules| rules.limits.as_slice()).unwrap_or_default();
+        let config = self.envoy.as_deref().map_or_else(
+            || Ok(Config::default()),
+            |path| {
+                let config = envoy::load(path, keeping)?;
+                distinct(path, &config.limits, "a descriptor's limit", taken).map(|()| config)
+            },
+        );
+        let cluster = self.sentinel.as_deref().map_or_else(
+            || Ok(ClusterRules::default()),
+            |path| {
+                let cluster = rules::load_cluster(path)?;
+                distinct(path, &cluster.limits, "a cluster rule's limit", taken)?;
+                let taken = config.as_ref().map(|config| config.limits.as_slice()).unwrap_or_default();
+                distinct(path, &cluster.limits, "a cluster rule's limit", taken).map(|()| cluster)
+            },
+        );
+        match (rules, config, cluster) {
+            (
+                Ok(mut rules),
+                Ok(Config { domains, limits }),
+                Ok(ClusterRules { tokens, limits: of_tokens }),
+            ) => {
+                rules.limits.extend(limits.into_iter().chain(of_tokens));
+                Ok(Loaded { rules, domains, tokens })
             }
-            None => Ok(Config::default()),
-        };
-        match (rules, config) {
-            (Ok(mut rules), Ok(Config { domains, limits })) => {
-                rules.limits.extend(limits);
-                Ok(Loaded { rules, domains })
+            (rules, config, cluster) => {
+                let mut errors: Vec<_> =
+                    [rules.err(), config.err(), cluster.err()].into_iter().flatten().collect();
+                Err(if errors.len() == 1 { errors.remove(0) } else { RulesError::Several { errors } })
             }
-            (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
-            (Err(one), Err(other)) => Err(RulesError::Several { errors: vec![one, other] }),
         }
     }
 }
@@ -93,21 +114,19 @@ impl fmt::Display for Sources {
     }
 }
 
-/// Checks that the configuration has no limit with the name of one in the rules.
-fn distinct(path: &Path, config: Config, rules: Option<&Rules>) -> Result<Config, RulesError> {
-    let taken: BTreeSet<&str> =
-        rules.map(|rules| rules.limits.iter().map(|limit| limit.name.as_str()).collect()).unwrap_or_default();
-    let problems: Vec<Problem> = config
-        .limits
+/// Checks that no limit of a source has the name of one that is taken.
+fn distinct(path: &Path, limits: &[LimitSpec], what: &str, taken: &[LimitSpec]) -> Result<(), RulesError> {
+    let taken: BTreeSet<&str> = taken.iter().map(|limit| limit.name.as_str()).collect();
+    let problems: Vec<Problem> = limits
         .iter()
         .filter(|limit| taken.contains(limit.name.as_str()))
         .map(|limit| {
-            let what = format!("a descriptor's limit is called `{}`, as one of the rules is", limit.name);
-            Problem::overall(what).mend("rename the limit in the rules file")
+            let what = format!("{what} is called `{}`, as another limit is", limit.name);
+            Problem::overall(what).mend("rename the other one in its file")
         })
         .collect();
     if problems.is_empty() {
-        return Ok(config);
+        return Ok(());
     }
     Err(RulesError::Invalid { path: Some(path.to_owned()), problems })
 }

@@ -14,7 +14,7 @@ use crate::{
 #[non_exhaustive]
 pub enum StartError {
     /// All protocols are off.
-    #[error("all listeners are off: give --http, --resp, --grpc or --spoe an address")]
+    #[error("all listeners are off: give --http, --resp, --grpc, --spoe or --sentinel-token an address")]
     NothingToServe,
     /// The rules were rejected.
     #[error(transparent)]

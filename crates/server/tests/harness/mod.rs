@@ -36,6 +36,7 @@ pub struct Running {
     pub admin: SocketAddr,
     pub resp: SocketAddr,
     pub grpc: SocketAddr,
+    pub sentinel: SocketAddr,
     pub clock: Arc<ManualClock>,
     reloads: watch::Receiver<u64>,
     orders: mpsc::Sender<Order>,
@@ -82,6 +83,7 @@ impl Running {
                             server.admin_address(),
                             server.resp_address(),
                             server.grpc_address(),
+                            server.sentinel_address(),
                             server.reloads(),
                         );
                         told.send(Ok(started)).unwrap();
@@ -95,10 +97,11 @@ impl Running {
             })
         });
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (http, admin, resp, grpc, reloads) =
+        let (http, admin, resp, grpc, sentinel, reloads) =
             tell.blocking_recv().expect("the server's thread panicked")?;
-        let [http, admin, resp, grpc] = [http, admin, resp, grpc].map(|address| address.unwrap_or(nowhere));
-        Ok(Self { http, admin, resp, grpc, clock, reloads, orders, thread: Some(thread) })
+        let [http, admin, resp, grpc, sentinel] =
+            [http, admin, resp, grpc, sentinel].map(|address| address.unwrap_or(nowhere));
+        Ok(Self { http, admin, resp, grpc, sentinel, clock, reloads, orders, thread: Some(thread) })
     }
 
     pub fn advance(&self, span: Duration) {

@@ -102,8 +102,9 @@ impl Limit {
         Some(decision)
     }
 
+    /// Takes in memory without counting the decision.
     #[inline]
-    fn take_in_memory(&self, key: &[u8], cost: u32, now: Nanos) -> Decision {
+    pub(crate) fn take_in_memory(&self, key: &[u8], cost: u32, now: Nanos) -> Decision {
         match &self.own {
             None => self.memory.limiter.acquire_at(key, cost, now),
             Some(own) => self.memory.limiter.acquire_with_at(own, key, cost, now),

@@ -177,13 +177,14 @@ impl Limits {
         for spec in rules.limits {
             let old = before(&spec);
             let begins_with = rooms.begins_with(&spec);
+            let keeping = if spec.sharing.unshared { Keeping::Memory } else { plan.keeping };
             let memory = if let Some(old) = old {
                 Arc::clone(&old.memory)
             } else {
                 let hash = (plan.hash_keys)(&spec.name);
-                Arc::new(Memory::new(&spec, begins_with, plan.capacity.top_keys, hash, plan.keeping)?)
+                Arc::new(Memory::new(&spec, begins_with, plan.capacity.top_keys, hash, keeping)?)
             };
-            let store = match (&plan.shared, old) {
+            let store = match (plan.shared.as_ref().filter(|_| !spec.sharing.unshared), old) {
                 (Some(_), Some(old)) if old.spec == spec && old.store.is_some() => old.store.clone(),
                 (Some(store), _) => {
                     Some(Arc::new(StoreLimit::new(&spec, store, begins_with.min(LOCAL_KEYS))?))
@@ -249,7 +250,8 @@ impl Limits {
 
     /// The limit of the same name and kind, whose states a new limit takes over.
     fn predecessor(&self, spec: &LimitSpec) -> Option<&Limit> {
-        self.limit(spec.name.as_bytes()).map(Arc::as_ref).filter(|old| old.spec.global == spec.global)
+        let kind = |spec: &LimitSpec| (spec.global, spec.sharing.unshared);
+        self.limit(spec.name.as_bytes()).map(Arc::as_ref).filter(|old| kind(&old.spec) == kind(spec))
     }
 
     /// All limits, in the order of the file.

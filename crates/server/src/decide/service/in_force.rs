@@ -5,6 +5,7 @@ use arc_swap::Guard;
 use crate::{
     decide::limits::Limits,
     envoy::{Domains, descriptors::Descriptors},
+    rules::TokenRule,
 };
 
 /// What a server enforces at one moment: its limits, and the descriptors that lead to some of them. Replaced as a whole when
@@ -12,6 +13,7 @@ use crate::{
 pub struct InForce {
     limits: Limits,
     descriptors: Descriptors,
+    tokens: Vec<TokenRule>,
 }
 
 impl InForce {
@@ -19,7 +21,17 @@ impl InForce {
     pub(crate) fn new(limits: Limits, domains: Domains, before: Option<&Self>) -> Self {
         let before = before.map(|before| &before.descriptors);
         let descriptors = Descriptors::new(domains, |name| limits.limit(name.as_bytes()), before);
-        Self { limits, descriptors }
+        Self { limits, descriptors, tokens: Vec::new() }
+    }
+
+    /// The same with rules for tokens, whose limits are among these.
+    pub(crate) fn with_tokens(self, tokens: Vec<TokenRule>) -> Self {
+        Self { tokens, ..self }
+    }
+
+    /// The rules for tokens.
+    pub(crate) fn tokens(&self) -> &[TokenRule] {
+        &self.tokens
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -34,7 +46,7 @@ impl InForce {
 /// Limits without descriptors.
 impl From<Limits> for InForce {
     fn from(limits: Limits) -> Self {
-        Self { limits, descriptors: Descriptors::default() }
+        Self { limits, descriptors: Descriptors::default(), tokens: Vec::new() }
     }
 }
 

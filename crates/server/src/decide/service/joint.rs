@@ -83,7 +83,8 @@ impl Service {
     /// blocked.
     async fn take_together(&self, parts: &[Part<'_>], now: Nanos) -> Result<Option<Vec<Decision>>, Refusal> {
         let enforced = || parts.iter().filter(|part| part.is_enforced());
-        let Some(store) = self.store() else {
+        let is_stored = enforced().any(|part| part.limit.store().is_some());
+        let Some(store) = self.store().filter(|_| is_stored) else {
             // The memory of all states is fetched in parallel instead of one after another.
             enforced().for_each(|part| part.limit.limiter().prefetch(part.key));
             let requests: Vec<_> = enforced().map(|part| part.limit.request(part.key, part.cost)).collect();

@@ -20,6 +20,7 @@ mod envoy;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod http;
+mod sentinel;
 mod source;
 mod spoe;
 mod store;
@@ -27,6 +28,7 @@ mod store;
 #[cfg(feature = "grpc")]
 pub(crate) use self::grpc::GrpcStats;
 pub(crate) use self::http::HttpStats;
+pub(crate) use self::sentinel::SentinelStats;
 pub(crate) use self::spoe::SpoeStats;
 pub(crate) use source::{Kind, Labels, Sink, Source};
 use source::{Scraped, one};
@@ -137,6 +139,11 @@ impl Metrics {
     /// Adds the counters of SPOE.
     pub fn add_spoe(&mut self, stats: Arc<SpoeStats>) {
         self.add(Arc::new(spoe::Counted(stats)));
+    }
+
+    /// Adds the counters of the token server.
+    pub fn add_sentinel(&mut self, stats: Arc<SentinelStats>) {
+        self.add(Arc::new(sentinel::Counted(stats)));
     }
 
     /// All metrics in the text format of `OpenMetrics`.

@@ -1,0 +1,289 @@
+//! Requests and responses, byte by byte. All numbers are signed and in network order.
+//!
+//! ```text
+//! request    length u16 │ xid i32 │ type i8 │ data
+//! response   length u16 │ xid i32 │ type i8 │ status i8 │ data
+//! ```
+
+use bytes::{Buf, BufMut, BytesMut};
+use tidegate_flow::Arg;
+
+/// The longest frame that is read, without its length. A longer one is skipped.
+const MAX_FRAME: usize = 1_022;
+const XID_AND_TYPE: usize = 5;
+
+/// How a request ended, as clients know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    BadRequest = -4,
+    TooManyRequests = -2,
+    /// Clients decide by themselves, or pass, as their rule says.
+    Fail = -1,
+    Ok = 0,
+    Blocked = 1,
+    ShouldWait = 2,
+    NoRule = 3,
+}
+
+/// A request.
+#[derive(Debug, PartialEq)]
+pub(super) struct Request {
+    pub xid: i32,
+    /// The type, as it was sent.
+    pub code: i8,
+    pub asks: Asks,
+}
+
+/// What a request asks.
+#[derive(Debug, PartialEq)]
+pub(super) enum Asks {
+    /// Who the client is; `None` if it does not say.
+    Ping(Option<String>),
+    Flow {
+        flow_id: i64,
+        count: u32,
+        is_prioritized: bool,
+    },
+    Params {
+        flow_id: i64,
+        count: u32,
+        values: Vec<Vec<u8>>,
+    },
+    /// A request that no rule can answer: without values, with a count below 1, or cut off.
+    Bad,
+    Unknown,
+}
+
+/// Takes requests from the bytes that a client sent.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// Bytes of a frame that is too long, which have not come yet.
+    to_skip: usize,
+}
+
+impl Reader {
+    /// The next request; `None` if its end has not come yet.
+    pub fn next(&mut self, input: &mut BytesMut) -> Option<Request> {
+        loop {
+            let skipped = self.to_skip.min(input.len());
+            input.advance(skipped);
+            self.to_skip -= skipped;
+            let length = usize::from(u16::from_be_bytes(*input.first_chunk()?));
+            if length > MAX_FRAME {
+                self.to_skip = 2 + length;
+                continue;
+            }
+            if input.len() < 2 + length {
+                return None;
+            }
+            input.advance(2);
+            let mut frame = &input[..length];
+            let request = (length >= XID_AND_TYPE).then(|| {
+                let (xid, code) = (frame.get_i32(), frame.get_i8());
+                let asks = match code {
+                    0 => Asks::Ping(namespace(frame)),
+                    1 => flow(frame).unwrap_or(Asks::Bad),
+                    2 => params(frame).unwrap_or(Asks::Bad),
+                    _ => Asks::Unknown,
+                };
+                Request { xid, code, asks }
+            });
+            input.advance(length);
+            if request.is_some() {
+                return request;
+            }
+        }
+    }
+}
+
+fn namespace(mut data: &[u8]) -> Option<String> {
+    let length = usize::try_from(data.try_get_i32().ok()?).ok()?;
+    let name = data.get(..length).filter(|name| !name.is_empty())?;
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+fn flow(mut data: &[u8]) -> Option<Asks> {
+    let (flow_id, count) = id_and_count(&mut data)?;
+    // Old clients leave the last byte out.
+    let is_prioritized = data.first().is_some_and(|byte| *byte != 0);
+    Some(Asks::Flow { flow_id, count, is_prioritized })
+}
+
+fn params(mut data: &[u8]) -> Option<Asks> {
+    let (flow_id, count) = id_and_count(&mut data)?;
+    let values = data.try_get_i32().ok()?;
+    // Each value has two bytes or more.
+    let values = usize::try_from(values).ok().filter(|values| (1..=MAX_FRAME / 2).contains(values))?;
+    let values: Option<Vec<_>> = (0..values).map(|_| value(&mut data)).collect();
+    Some(Asks::Params { flow_id, count, values: values? })
+}
+
+fn id_and_count(data: &mut &[u8]) -> Option<(i64, u32)> {
+    let flow_id = data.try_get_i64().ok().filter(|id| *id > 0)?;
+    let count = u32::try_from(data.try_get_i32().ok()?).ok().filter(|count| *count > 0)?;
+    Some((flow_id, count))
+}
+
+/// The key of a value: its text, whatever its type.
+fn value(data: &mut &[u8]) -> Option<Vec<u8>> {
+    let arg: Arg<'_> = match data.try_get_i8().ok()? {
+        0 => i64::from(data.try_get_i32().ok()?).into(),
+        1 => data.try_get_i64().ok()?.into(),
+        2 => i64::from(data.try_get_i8().ok()?).into(),
+        3 => data.try_get_f64().ok()?.into(),
+        4 => data.try_get_f32().ok()?.into(),
+        5 => i64::from(data.try_get_i16().ok()?).into(),
+        6 => (data.try_get_u8().ok()? != 0).into(),
+        7 => {
+            let length = usize::try_from(data.try_get_i32().ok()?).ok()?;
+            let text = data.split_off(..length)?;
+            return Some(text.to_vec());
+        }
+        _ => return None,
+    };
+    Some(arg.to_string().into_bytes())
+}
+
+/// Appends the response to a PING: the connections of its namespace, or that it names none.
+pub(super) fn put_pong(output: &mut Vec<u8>, request: &Request, connections: Option<usize>) {
+    let status = if connections.is_some() { Status::Ok } else { Status::Fail };
+    put_head(output, request, status, if connections.is_some() { 4 } else { 0 });
+    if let Some(connections) = connections {
+        output.put_i32(i32::try_from(connections).unwrap_or(i32::MAX));
+    }
+}
+
+/// Appends the response to a request for tokens.
+pub(super) fn put_tokens(output: &mut Vec<u8>, request: &Request, answer: Answer) {
+    put_head(output, request, answer.status, 8);
+    output.put_i32(answer.remaining);
+    output.put_i32(answer.wait_ms);
+}
+
+/// Appends the response to a request of an unknown type.
+pub(super) fn put_unknown(output: &mut Vec<u8>, request: &Request) {
+    put_head(output, request, Status::Fail, 0);
+}
+
+fn put_head(output: &mut Vec<u8>, request: &Request, status: Status, data: u16) {
+    output.put_u16(6 + data);
+    output.put_i32(request.xid);
+    output.put_i8(request.code);
+    output.put_i8(status as i8);
+}
+
+/// The answer to a request for tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub status: Status,
+    pub remaining: i32,
+    pub wait_ms: i32,
+}
+
+impl From<Status> for Answer {
+    fn from(status: Status) -> Self {
+        Self { status, remaining: 0, wait_ms: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Vec<Asks> {
+        let (mut reader, mut input) = (Reader::default(), BytesMut::from(bytes));
+        std::iter::from_fn(|| Some(reader.next(&mut input)?.asks)).collect()
+    }
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let pair = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
+        digits.chunks(2).map(pair).collect()
+    }
+
+    #[test]
+    fn the_frames_of_sentinels_client_are_read() {
+        let ping = "00 0d 00 00 00 00 00 00 00 00 04 73 68 6f 70";
+        let flow = "00 12 00 00 00 6d 01 00 00 00 00 00 00 00 65 00 00 00 07 01";
+        let all_types = "00 42 00 00 00 07 02 00 00 00 00 00 00 00 c9 00 00 00 01 00 00 00 08 00 00 00 00 07
+            01 00 00 00 00 00 00 00 07 02 07 03 40 1e 00 00 00 00 00 00 04 40 f0 00 00 05 00 07 06 01
+            07 00 00 00 05 6b c3 a4 73 65";
+        let values = ["7", "7", "7", "7.5", "7.5", "7", "true", "käse"].map(|text| text.as_bytes().to_vec());
+        let read = read(&hex(&[ping, "00 00", flow, all_types].concat()));
+        assert_eq!(
+            read,
+            [
+                Asks::Ping(Some("shop".to_owned())),
+                Asks::Flow { flow_id: 101, count: 7, is_prioritized: true },
+                Asks::Params { flow_id: 201, count: 1, values: values.to_vec() },
+            ]
+        );
+    }
+
+    #[test]
+    fn a_frame_is_read_however_its_bytes_arrive_and_a_long_one_is_skipped() {
+        let flow = hex("00 12 00 00 00 6d 01 00 00 00 00 00 00 00 65 00 00 00 07 00");
+        let long = [&[0x04, 0x00][..], &[1; 0x400]].concat();
+        let bytes = [&flow[..], &long, &flow].concat();
+        for step in [1, 7, 500, bytes.len()] {
+            let (mut reader, mut input, mut read) = (Reader::default(), BytesMut::new(), 0);
+            for part in bytes.chunks(step) {
+                input.extend_from_slice(part);
+                while let Some(request) = reader.next(&mut input) {
+                    assert_eq!((request.xid, request.code), (0x6d, 1));
+                    read += 1;
+                }
+                assert!(input.len() <= 2 + MAX_FRAME, "a client cannot make the server keep more");
+            }
+            assert_eq!((read, input.len()), (2, 0), "{step}");
+        }
+    }
+
+    #[test]
+    fn what_no_rule_can_answer_is_bad() {
+        let bad_flow = |data: &str| {
+            let data = hex(data);
+            let mut frame = vec![0, (5 + data.len()) as u8, 0, 0, 0, 1, 1];
+            frame.extend(data);
+            read(&frame)
+        };
+        for data in [
+            "",
+            "00 00 00 00 00 00 00 65 00 00 00",    // one byte too few
+            "00 00 00 00 00 00 00 00 00 00 00 01", // flowId 0
+            "ff ff ff ff ff ff ff fb 00 00 00 01", // flowId -5
+            "00 00 00 00 00 00 00 65 00 00 00 00", // count 0
+            "00 00 00 00 00 00 00 65 ff ff ff ff", // count -1
+        ] {
+            assert_eq!(bad_flow(data), [Asks::Bad], "{data}");
+        }
+        let id = "00 00 00 00 00 00 00 c9 00 00 00 01";
+        for data in [
+            "00 00 00 00",                   // no value
+            "ff ff ff ff 07",                // -1 values
+            "00 00 00 01 08 00",             // no such type
+            "00 00 00 01 07 00 00 00 02 78", // a text that is cut off
+            "00 00 00 01 07 ff ff ff ff",    // a text of -1 bytes
+            "00 00 00 02 02 07",             // two values, one of which is missing
+        ] {
+            let data = hex(&[id, data].concat());
+            let mut frame = vec![0, (5 + data.len()) as u8, 0, 0, 0, 1, 2];
+            frame.extend(data);
+            assert_eq!(read(&frame), [Asks::Bad]);
+        }
+        assert_eq!(read(&hex("00 05 00 00 00 01 00")), [Asks::Ping(None)]);
+        assert_eq!(read(&hex("00 09 00 00 00 01 00 00 00 00 00")), [Asks::Ping(None)]);
+        assert_eq!(read(&hex("00 0a 00 00 00 01 00 00 00 00 05 73")), [Asks::Ping(None)]);
+        assert_eq!(read(&hex("00 05 00 00 00 01 03")), [Asks::Unknown]);
+        assert_eq!(read(&hex("00 04 00 00 00 01")), []);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_or_skipped(bytes: Vec<u8>) {
+            let (mut reader, mut input) = (Reader::default(), BytesMut::from(&bytes[..]));
+            while reader.next(&mut input).is_some() {}
+            proptest::prop_assert!(input.len() <= 2 + MAX_FRAME);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The token server for programs with Alibaba Sentinel: its cluster clients' protocol.
+//!
+//! ```text
+//! serve ─ connections ─► connection ─ frames ─► tokens ─► limits
+//!                                  └─ PING ──► namespaces
+//! ```
+//!
+//! A request takes tokens by the id of a rule. Each rule is a limit of the service, so its counts are seen, restored and shared as
+//! those of any other limit.
+
+mod connection;
+mod frames;
+mod namespaces;
+mod serve;
+mod tokens;
+
+use std::sync::Arc;
+
+use namespaces::Namespaces;
+pub(crate) use serve::serve;
+use tokens::Tokens;
+
+use crate::{decide::service::Service, listen::access::Door, observe::metrics::SentinelStats};
+
+/// What all connections share.
+#[derive(Clone)]
+pub(crate) struct TokenServer {
+    tokens: Arc<Tokens>,
+    namespaces: Arc<Namespaces>,
+    /// What clients may do.
+    door: Door,
+    stats: Arc<SentinelStats>,
+}
+
+impl TokenServer {
+    /// Allows each namespace at most `max_qps` requests a second.
+    pub fn new(service: Arc<Service>, max_qps: u32, door: Door, stats: Arc<SentinelStats>) -> Self {
+        let namespaces = Arc::new(Namespaces::default());
+        let tokens = Arc::new(Tokens::new(service, Arc::clone(&namespaces), max_qps));
+        Self { tokens, namespaces, door, stats }
+    }
+}

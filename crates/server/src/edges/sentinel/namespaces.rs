@@ -1,0 +1,60 @@
+//! The connections of each namespace.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// How many connections have said that they belong to each namespace. Only namespaces with connections are kept.
+#[derive(Debug, Default)]
+pub(super) struct Namespaces(Mutex<HashMap<Arc<str>, usize>>);
+
+/// That a connection belongs to a namespace, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Member {
+    namespaces: Arc<Namespaces>,
+    pub namespace: Arc<str>,
+}
+
+impl Namespaces {
+    pub fn connections(&self, namespace: &str) -> usize {
+        self.lock().get(namespace).copied().unwrap_or(0)
+    }
+
+    pub fn join(self: &Arc<Self>, namespace: &str) -> Member {
+        let namespace: Arc<str> = namespace.into();
+        *self.lock().entry(Arc::clone(&namespace)).or_default() += 1;
+        Member { namespaces: Arc::clone(self), namespace }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        // No step panics midway.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut namespaces = self.namespaces.lock();
+        if let Some(connections) = namespaces.get_mut(&self.namespace) {
+            *connections -= 1;
+            if *connections == 0 {
+                namespaces.remove(&self.namespace);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_counts_until_it_is_closed() {
+        let namespaces = Arc::new(Namespaces::default());
+        let members = [namespaces.join("shop"), namespaces.join("shop"), namespaces.join("bank")];
+        assert_eq!(["shop", "bank", "none"].map(|name| namespaces.connections(name)), [2, 1, 0]);
+        drop(members);
+        assert!(namespaces.lock().is_empty());
+    }
+}

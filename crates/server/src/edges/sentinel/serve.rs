@@ -1,0 +1,58 @@
+//! The connections of Sentinel's clients, and how they end.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{sync::watch, task::JoinSet};
+
+use super::{TokenServer, connection::Connection};
+use crate::listen::{
+    access::Shown,
+    connections::{Accepted, Acceptor},
+    security::ListenerSecurity,
+    tls::{Above, Stream},
+};
+
+/// A connection without a request for this long is closed, as by Sentinel's own server. Its clients connect again.
+const IDLE: Duration = Duration::from_mins(10);
+
+/// Serves until `stop` is set, and then until all requests that were read are answered. Dropping the future closes all connections.
+pub(crate) async fn serve(
+    connections: Acceptor,
+    server: TokenServer,
+    security: ListenerSecurity,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut serving = JoinSet::new();
+    loop {
+        let Accepted { io, calls, peer, open } = tokio::select! {
+            accepted = connections.next() => accepted,
+            // Collects connections that have ended.
+            Some(_) = serving.join_next() => continue,
+            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let (server, tls, stop) = (server.clone(), security.config(Above::Resp), stop.clone());
+        serving.spawn(async move {
+            let served = async {
+                let stream = Stream::begin(io, tls).await?;
+                let names = stream.names();
+                let shown = names.as_deref().map_or(Shown::Nothing, Shown::Certificate);
+                Connection::new(&server, Arc::clone(&calls), shown).converse(stream, stop).await
+            };
+            tokio::select! {
+                ended = served => if let Err(error) = ended {
+                    server.stats.failed.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(%peer, %error, "connection ended");
+                },
+                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
+                () = calls.are_absent_for(IDLE) => tracing::debug!(%peer, "idle connection closed"),
+            }
+            drop(open);
+        });
+    }
+    drop(connections);
+    while serving.join_next().await.is_some() {}
+}

@@ -1,0 +1,63 @@
+//! The counters of the token server for Sentinel's clients.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
+use crate::observe::latency::Latency;
+
+/// The counters of the token server. Relaxed throughout: a scrape needs no exact moment.
+#[derive(Debug, Default)]
+pub(crate) struct SentinelStats {
+    pub connections: Arc<ConnectionStats>,
+    /// Connections that broke, whose TLS handshake failed, or whose client read nothing.
+    pub failed: AtomicU64,
+    requests: [[AtomicU64; STATUSES.len()]; TYPES.len()],
+    pub latency: Latency,
+}
+
+/// The types of requests, in the order of their codes; the last is that of all other codes.
+const TYPES: [&str; 4] = ["ping", "flow", "param_flow", "unknown"];
+/// How requests end, in the order of the codes of answers, which begin with -4.
+const STATUSES: [&str; 8] =
+    ["bad_request", "", "too_many_requests", "fail", "ok", "blocked", "should_wait", "no_rule"];
+
+impl SentinelStats {
+    /// Counts a request by its type and its answer, both as they are sent.
+    pub fn count(&self, code: i8, status: i8) {
+        let code = usize::try_from(code).unwrap_or(usize::MAX).min(TYPES.len() - 1);
+        if let Some(count) = usize::try_from(status + 4).ok().and_then(|at| self.requests[code].get(at)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Read at each scrape.
+pub(super) struct Counted(pub Arc<SentinelStats>);
+
+impl Source for Counted {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+        let stats = &self.0;
+        stats.connections.tell(sink, "sentinel", "the token server")?;
+        let help = "Connections of the token server that ended with an error";
+        sink.family("sentinel_connections_failed", help, Kind::Counter, &one(read(&stats.failed)))?;
+        let mut labels = Vec::new();
+        for (code, by_status) in TYPES.iter().zip(&stats.requests) {
+            for (status, count) in STATUSES.iter().zip(by_status).filter(|(status, _)| !status.is_empty()) {
+                labels.push(([("type", *code), ("status", *status)], read(count)));
+            }
+        }
+        // Answers that a type never has stay away.
+        let seen = labels.iter().filter(|(_, count)| *count > 0);
+        let values: Vec<(Labels<'_>, u64)> = seen.map(|(labels, count)| (&labels[..], *count)).collect();
+        let help = "Requests of Sentinel's clients by type and answer";
+        sink.family("sentinel_requests", help, Kind::Counter, &values)?;
+        let help = "Seconds from a parsed request for tokens to its answer";
+        sink.histogram("sentinel_request_seconds", help, &[(&[], stats.latency.read())])
+    }
+}
