@@ -69,6 +69,17 @@ impl Gate {
         }
     }
 
+    /// Returns a builder for a gate that counts as Sentinel does: over two slots of 500 ms, so that a call counts for 500 ms to a
+    /// second. Rules that are read from Sentinel's JSON need it to decide as they do there. Their breakers count in one slot already.
+    ///
+    /// # Panics
+    /// Never: a test builds it.
+    #[must_use]
+    pub fn sentinel() -> GateBuilder {
+        let layout = Layout::new(2, Duration::from_secs(1)).expect("two slots divide a second");
+        GateBuilder { layout, ..Self::builder() }
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.table.shared
     }
@@ -217,7 +228,7 @@ impl GateBuilder {
         Self { timer: Some(GateTimer::Other(Arc::new(timer))), ..self }
     }
 
-    /// Sets the slots of the statistics window. Default: ten slots of 100 ms. Sentinel uses two of 500 ms.
+    /// Sets the slots of the statistics window. Default: ten slots of 100 ms. [`Gate::sentinel`] has two of 500 ms.
     ///
     /// # Errors
     /// If one second is not a whole number of the layout's slots, or is longer than the layout.

@@ -371,3 +371,46 @@ fn an_empty_origin_is_no_origin_and_other_includes_it() {
     assert!(f.entry().origin("other").enter().is_ok(), "each other origin has its own limit");
     assert_eq!(f.origins(), ["other"]);
 }
+
+#[test]
+fn a_call_above_the_threshold_is_blocked_and_a_look_passes_in_every_kind_of_rule() {
+    let throttle = Behaviour::Throttle { max_wait: ms(60_000) };
+    let warm_up = Behaviour::WarmUpThrottle { period: ms(10_000), cold_factor: 3.0, max_wait: ms(60_000) };
+    for behaviour in [Behaviour::Reject, throttle, warm_up] {
+        let (gate, _timer) = with_flow(vec![FlowRule::new("r", 3).behaviour(behaviour)]);
+        let r = gate.resource("r");
+        assert!(r.entry().count(4).enter().is_err(), "{behaviour:?}: a fresh rule");
+        assert!(r.entry().count(0).enter().is_ok());
+        let first = r.entry().count(1).enter().unwrap();
+        let look = r.entry().count(0).enter().unwrap();
+        assert_eq!((first.delay(), look.delay()), (ms(0), ms(0)));
+        // Without any units, only a look passes. A warm-up needs some.
+        if behaviour == warm_up {
+            continue;
+        }
+        let (gate, _timer) = with_flow(vec![FlowRule::new("r", 0).behaviour(behaviour)]);
+        let r = gate.resource("r");
+        assert!(r.entry().count(0).enter().is_ok() && r.enter().is_err(), "{behaviour:?}");
+    }
+    // Half a unit in a second is one unit in two.
+    let (gate, timer) = with_flow(vec![FlowRule::new("r", 0.5).behaviour(throttle)]);
+    let r = gate.resource("r");
+    drop(r.enter().unwrap());
+    assert_eq!(r.enter().unwrap().delay(), ms(2_000));
+    drop(timer);
+}
+
+#[test]
+fn a_gate_as_sentinels_counts_over_two_slots() {
+    let timer = ManualTimer::new(Nanos::from_secs(1_000));
+    let gate = Gate::sentinel().timer(timer.clone()).build();
+    gate.load(Rules { flow: vec![FlowRule::new("r", 2)], ..Rules::default() }).unwrap();
+    let r = gate.resource("r");
+    timer.advance(ms(400));
+    drop([r.enter().unwrap(), r.enter().unwrap()]);
+    timer.advance(ms(599));
+    assert!(r.enter().is_err());
+    // 999 ms after the beginning of the slot they still count; at its end they do not.
+    timer.advance(ms(1));
+    assert!(r.enter().is_ok());
+}

@@ -376,3 +376,16 @@ fn the_default_table_has_room_for_four_thousand_values_a_second() {
         assert_eq!((0..values).filter(|value| enter(*value)).count(), 0, "{values} values in {seconds} s");
     }
 }
+
+#[test]
+fn a_throttled_value_blocks_what_exceeds_its_threshold_and_lets_a_look_pass() {
+    let measure = ParamMeasure::Throttle { max_wait: s(60) };
+    let rule = HotParamRule { measure, ..HotParamRule::new("r", ParamKey::Index(0), 3) }.exception("none", 0);
+    let (r, _timer) = gate(rule);
+    let enter =
+        |value: &'static str, units| r.entry().count(units).arg(value).enter().map(|guard| guard.delay());
+    assert!(enter("a", 4).is_err());
+    assert_eq!([enter("a", 0).ok(), enter("a", 3).ok(), enter("a", 0).ok()], [Some(s(0)); 3]);
+    assert_eq!(enter("a", 3).ok(), Some(s(1)));
+    assert!(enter("none", 0).is_ok() && enter("none", 1).is_err());
+}

@@ -108,7 +108,9 @@ proptest! {
             let place = last.map_or(now, |last: u64| (last + cost).max(now));
             let wait = place - now;
             match r.entry().count(n).enter() {
+                Err(blocked) if n > rate => prop_assert_eq!(blocked.retry_after(), None),
                 Ok(guard) => {
+                    prop_assert!(n <= rate);
                     prop_assert_eq!(guard.delay(), Duration::from_nanos(wait));
                     prop_assert!(wait <= max_wait * 1_000_000);
                     last = Some(place);

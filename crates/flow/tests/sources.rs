@@ -70,11 +70,12 @@ fn sentinels_other_rules() {
             {"resource":"d","grade":2,"count":3,"timeWindow":5}]"#,
     );
     let open = Duration::from_secs(5);
-    let slow = BreakerRule::new("d", Trip::SlowRatio { rt: ms(50), ratio: 0.8 }, open);
+    let breaker = |trip| BreakerRule { slots: 1, ..BreakerRule::new("d", trip, open) };
+    let slow = breaker(Trip::SlowRatio { rt: ms(50), ratio: 0.8 });
     let breakers = vec![
         slow.min_calls(10).interval(Duration::from_secs(20)),
-        BreakerRule::new("d", Trip::ErrorRatio { ratio: 0.5 }, open),
-        BreakerRule::new("d", Trip::ErrorCount { count: 3 }, open),
+        breaker(Trip::ErrorRatio { ratio: 0.5 }),
+        breaker(Trip::ErrorCount { count: 3 }),
     ];
     assert_eq!(update.unwrap(), RuleUpdate { breakers: Some(breakers), ..RuleUpdate::default() });
 
@@ -423,7 +424,7 @@ fn what_sentinels_reader_accepts_is_accepted() {
     let text = r#"[{"resource":"b","grade":"2","count":"3","timeWindow":"10","minRequestAmount":5.0}]"#;
     let breakers = sentinel::parse(Kind::Degrade, text).unwrap().breakers.unwrap();
     let wanted = BreakerRule::new("b", Trip::ErrorCount { count: 3 }, Duration::from_secs(10)).min_calls(5);
-    assert_eq!(breakers, [wanted]);
+    assert_eq!(breakers, [BreakerRule { slots: 1, ..wanted }]);
     let text =
         r#"[{"resource":"c","paramIdx":"0","count":"5","paramFlowItemList":[{"object":"x","count":"7"}]}]"#;
     let params = sentinel::parse(Kind::ParamFlow, text).unwrap().hot_params.unwrap();

@@ -151,6 +151,8 @@ impl Flow {
         match &self.how {
             How::Own(own) => own.of(node, |own| own.peek(now, n, limit())),
             How::Watched(interval) => interval.peek(now, n, limit()),
+            // A look has no place in a queue.
+            How::Throttle(..) | How::WarmUpThrottle(..) if n == 0 => Ok(()),
             How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
                 let asked = self.asked(node, now, n, *max_wait, sample)?;
                 throttle.of(node, |throttle| throttle.peek(asked)).map_err(Some)
@@ -175,6 +177,7 @@ impl Flow {
                 let limit = self.rule.threshold.units(sample);
                 own.of(node, |own| own.take(now, n, limit)).map(|tally| Some(Taken::Own(tally)))
             }
+            How::Throttle(..) | How::WarmUpThrottle(..) if n == 0 => Ok(None),
             How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
                 let asked = self.asked(node, now, n, *max_wait, sample)?;
                 let reservation = throttle.of(node, |throttle| throttle.take(asked, earliest));
@@ -222,9 +225,14 @@ impl Flow {
         longest: Nanos,
         sample: &SystemSample,
     ) -> Result<Asked, Option<Duration>> {
+        let threshold = self.rule.threshold.now(sample);
+        // No call is larger than what an interval allows. Below one unit in an interval, single units still pass.
+        if f64::from(n) > threshold.ceil() {
+            return Err(None);
+        }
         let rate = match &self.how {
             How::WarmUpThrottle(warm_up, ..) => rate(warm_up, node, now),
-            _ => self.rule.threshold.now(sample),
+            _ => threshold,
         };
         let cost = throttle::cost(n, rate, self.rule.interval.into()).ok_or(None)?;
         Ok(Asked { now, cost, longest })

@@ -104,18 +104,23 @@ impl HotParam {
         n: u32,
     ) -> Result<Held, Option<Duration>> {
         let threshold = self.threshold(arg);
+        let is_throttled = matches!(self.rule.measure, ParamMeasure::Throttle { .. });
+        if is_throttled && u64::from(n) > threshold {
+            return Err(None);
+        }
         let asked = match self.rule.measure {
-            ParamMeasure::Throttle { max_wait } => {
+            ParamMeasure::Throttle { max_wait } if n > 0 => {
                 let cost = throttle::cost(n, threshold as f64, self.rule.duration.into()).ok_or(None)?;
                 Some(Asked { now, cost, longest: max_wait.into() })
             }
-            ParamMeasure::Rate | ParamMeasure::InFlight => None,
+            _ => None,
         };
         self.with(arg, now, |share, key| {
             let before = *share;
             let (mut after, mut start) = (before, earliest);
             match asked {
                 Some(asked) => start = after.queue(asked, earliest, n).map_err(Some)?,
+                None if is_throttled => {} // A look has no place in a queue.
                 None if self.rule.measure == ParamMeasure::InFlight => {
                     if before.used == 0 {
                         // Relaxed: the numbers only have to differ.

@@ -89,6 +89,27 @@ pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     Ok(update)
 }
 
+/// The kind of rules in an array, by the fields that only rules of this kind have. `None` if there is no rule with such a field, or the
+/// text is no array.
+#[must_use]
+pub fn kind_of(text: &str) -> Option<Kind> {
+    const FIELDS: [(Kind, &[&str]); 6] = [
+        (Kind::ParamFlow, &["paramIdx", "paramKey"]),
+        (Kind::Degrade, &["timeWindow", "slowRatioThreshold", "minRequestAmount"]),
+        (Kind::System, &["highestSystemLoad", "highestCpuUsage", "qps", "avgRt", "maxThread"]),
+        (Kind::Flow, &["grade", "controlBehavior", "clusterMode", "warmUpPeriodSec", "refResource", "count"]),
+        (Kind::Isolation, &["threshold"]),
+        (Kind::Authority, &["limitApp"]),
+    ];
+    let fields = each(text, |_, wrapped| {
+        let rule: Option<serde_json::Map<String, Value>> = serde_json::from_str(wrapped.rule.get()).ok();
+        Ok(rule.map(|rule| rule.into_iter().map(|(field, _)| field).collect::<Vec<_>>()))
+    });
+    let fields = fields.ok()?.concat();
+    let has = |known: &[&str]| fields.iter().any(|field| known.contains(&&**field));
+    FIELDS.iter().find(|(_, known)| has(known)).map(|(kind, _)| *kind)
+}
+
 /// Reads the rules of an array. `into_rule` returns `None` for a rule that is left out.
 fn array<J: DeserializeOwned, R: Identified>(
     text: &str,
