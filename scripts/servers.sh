@@ -6,12 +6,15 @@
 #   scripts/servers.sh envoy         Envoy
 #   scripts/servers.sh ratelimit     envoyproxy/ratelimit, built with the Go that is there
 #   scripts/servers.sh grpcurl       grpcurl, a client for any gRPC server, built in the same way
+#   scripts/servers.sh sentinel      Alibaba Sentinel's token server, its client and its decisions (scripts/sentinel), built with the JDK
+#                                    and Maven that are there
 #
 # Fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed system-wide. Redis 6.2 and Envoy have a
 # pinned version and content, envoyproxy/ratelimit and grpcurl a pinned version; Valkey is what Debian has signed. TIDEGATE_REDIS62,
 # TIDEGATE_VALKEY, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT and TIDEGATE_GRPCURL name programs that are there already: then nothing is
 # fetched.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/tidegate/servers"
 tries=4
@@ -91,6 +94,24 @@ fetch_ratelimit() { # fetch_ratelimit DIRECTORY
 
 fetch_grpcurl() { # fetch_grpcurl DIRECTORY
     go_program "$1" github.com/fullstorydev/grpcurl/cmd/grpcurl "$GRPCURL" grpcurl TIDEGATE_GRPCURL
+}
+
+fetch_sentinel() { # fetch_sentinel DIRECTORY
+    command -v javac >/dev/null && command -v mvn >/dev/null ||
+        die "Sentinel needs a JDK and Maven: install default-jdk-headless and maven"
+    again mvn -q -B -f scripts/sentinel/pom.xml dependency:copy-dependencies "-DoutputDirectory=$1/lib" >&2 ||
+        die "Sentinel's jars cannot be fetched; see above"
+    javac -nowarn -d "$1/clock" scripts/sentinel/clock/com/alibaba/csp/sentinel/util/TimeUtil.java >&2
+    javac -nowarn -cp "$1/clock:$1/lib/*" -d "$1/classes" scripts/sentinel/*.java >&2
+    cat >"$1/server" <<'END'
+#!/bin/sh
+# server CLASS ARGUMENT...: runs a class; Oracle has a clock of its own.
+dir=$(dirname "$0")
+path="$dir/classes:$dir/lib/*"
+[ "$1" != Oracle ] || path="$dir/clock:$path"
+exec java -Dproject.name=shop -Dcsp.sentinel.log.dir="${TMPDIR:-/tmp}/tidegate-sentinel-logs" -cp "$path" "$@"
+END
+    chmod +x "$1/server"
 }
 
 # The mirror of Debian that this machine's own apt is set to use.
@@ -193,5 +214,10 @@ grpcurl)
         checked "$program"
     fi
     ;;
-*) die "which one: redis-6.2, valkey, envoy, ratelimit or grpcurl?" ;;
+sentinel)
+    sources=$(cat scripts/sentinel/pom.xml scripts/sentinel/*.java scripts/servers.sh | sha256sum | cut -c 1-16)
+    provide "sentinel-$sources" fetch_sentinel
+    echo "$program"
+    ;;
+*) die "which one: redis-6.2, valkey, envoy, ratelimit, grpcurl or sentinel?" ;;
 esac

@@ -3,8 +3,8 @@
 # names what is missing. Each stage counts in the last line, the sum; each failed stage is repeated above it with its reason.
 # TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long, and runs all simulations of adaptive limits.
 #
-# scripts/test.sh --interop runs only the comparison with envoyproxy/ratelimit and grpcurl, which need Go. Without --interop it
-# comes last if Go is there.
+# scripts/test.sh --interop runs only the comparisons: with Sentinel, which needs a JDK and Maven, and with envoyproxy/ratelimit and
+# grpcurl, which need Go. Without --interop they come last; those with Go only if it is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -86,6 +86,19 @@ tests() { # tests TITLE CARGO-TEST-ARGUMENT...
     stage "$1" timeout --signal=INT 30m cargo test --all-features --locked --no-fail-fast "${@:2}"
 }
 
+# Sentinel's jars are fetched, and its programs compiled.
+sentinel() {
+    if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
+        skipped+=("Sentinel (TIDEGATE_OFFLINE)")
+        return
+    fi
+    need javac default-jdk-headless
+    need mvn maven
+    TIDEGATE_SENTINEL=$(scripts/servers.sh sentinel)
+    export TIDEGATE_SENTINEL
+    tests "Sentinel's own decisions and client" -p tidegate-server --test sentinel -- --ignored interop --show-output
+}
+
 interop() {
     TIDEGATE_RATELIMIT=$(scripts/servers.sh ratelimit)
     export TIDEGATE_RATELIMIT
@@ -108,6 +121,7 @@ need redis-cli redis-tools
 case "${1:-}" in
 "") ;;
 --interop)
+    sentinel
     interop
     exit
     ;;
@@ -216,6 +230,7 @@ else
 fi
 
 tests "tests" --workspace
+sentinel
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ -z "${TIDEGATE_RATELIMIT:-}" ]; then
     skipped+=("the comparison with envoyproxy/ratelimit (TIDEGATE_OFFLINE)")
 elif command -v go >/dev/null || [ -n "${TIDEGATE_RATELIMIT:-}" ]; then

@@ -8,13 +8,14 @@ use std::{
 };
 
 use tidegate_core::Nanos;
+use tidegate_flow::{rules::Rules as GateRules, sources::sentinel};
 use tidegate_server::{
     access, envoy,
     limits::{Capacity, Limit, Limits},
     rules::{self, Keeping, Rules, RulesError},
 };
 
-/// Check a rules file, the configuration of Envoy's rate limit service, or an access file
+/// Check a rules file, the configuration of Envoy's rate limit service, Sentinel's rules, or an access file
 ///
 /// Prints the limits (or the clients) in the file, or every mistake with its line, the reason and how to correct it. Exits with 1 if the file
 /// cannot be used.
@@ -22,7 +23,7 @@ use tidegate_server::{
 #[command(after_long_help = format!("{REFERENCE}\n\n{STORE}", STORE = crate::about_store::STORE))]
 pub struct Args {
     /// The rules file; or a directory, or a file with a `domain`, as for serve --envoy-config; or a file with `access`, as for serve
-    /// --access
+    /// --access; or Sentinel's JSON, as a file or a directory: its cluster rules become limits, as for serve --sentinel-rules
     file: PathBuf,
     /// The maximum number of keys of a limit without its own max_keys
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
@@ -149,6 +150,9 @@ pub fn run(args: &Args) -> ExitCode {
             if !kinds.is_empty() {
                 held.push(format!("flow control for programs with a gate ({})", kinds.join(", ")));
             }
+            if held.is_empty() {
+                held.push("it has no rules".to_owned());
+            }
             println!("{} is valid: {}.", args.file.display(), held.join("; "));
             ExitCode::SUCCESS
         }
@@ -170,7 +174,11 @@ fn table_of(clients: &[access::Client]) -> String {
     let mut rows = vec![["CLIENT", "MAY", "LIMITS", "SHOWS"].map(str::to_owned)];
     rows.extend(clients.iter().map(|client| {
         let some = |count: usize, what: &str| (count > 0).then(|| counted(count, what));
-        let shows = [some(client.tokens, "token"), some(client.certificates, "certificate name")];
+        let shows = [
+            some(client.tokens, "token"),
+            some(client.certificates, "certificate name"),
+            (client.addresses > 0).then(|| format!("{} of its addresses", client.addresses)),
+        ];
         let limits = if client.limits.is_empty() { "all".to_owned() } else { client.limits.join(", ") };
         let shows = shows.into_iter().flatten().collect::<Vec<_>>().join(", ");
         [client.name.clone(), client.roles.join(", "), limits, shows]
@@ -192,11 +200,42 @@ fn table_of(clients: &[access::Client]) -> String {
 
 /// Loads the rules of the file, in either form.
 fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
+    if is_sentinels(path) {
+        let limits = rules::load_cluster(path)?.limits;
+        // A file with cluster rules is one for the server, and may have several kinds of them.
+        let gate = if limits.is_empty() && path.is_file() { gate_rules(path)? } else { GateRules::default() };
+        return Ok(Rules { limits, gate, ..Rules::default() });
+    }
     if path.is_dir() || envoy::is_config(path) {
         let limits = envoy::load(path, keeping)?.limits;
         return Ok(Rules { limits, ..Rules::default() });
     }
     rules::load(path, keeping)
+}
+
+/// Whether these are rules of Sentinel: a file that ends in `.json`, or a directory with one.
+fn is_sentinels(path: &Path) -> bool {
+    let is_json = |path: &Path| path.extension().is_some_and(|ending| ending == "json");
+    if !path.is_dir() {
+        return is_json(path);
+    }
+    path.read_dir()
+        .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|entry| is_json(&entry.path()))))
+}
+
+/// The rules for a program's gate in a file of Sentinel.
+fn gate_rules(path: &Path) -> Result<GateRules, RulesError> {
+    let invalid = |what: String| RulesError::Invalid {
+        path: Some(path.to_owned()),
+        problems: vec![rules::Problem::overall(what)],
+    };
+    let text =
+        std::fs::read_to_string(path).map_err(|source| RulesError::Read { path: path.to_owned(), source })?;
+    let mut rules = GateRules::default();
+    let kind = sentinel::kind_of(&text).unwrap_or(sentinel::Kind::Flow);
+    let update = sentinel::parse(kind, &text).map_err(|error| invalid(error.to_string()))?;
+    update.apply(&mut rules);
+    Ok(rules)
 }
 
 fn counted(count: usize, what: &str) -> String {

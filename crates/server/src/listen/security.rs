@@ -57,6 +57,18 @@ impl ListenerSecurity {
         }
     }
 
+    /// The access control of a listener whose protocol has neither TLS nor credentials: clients are known by their addresses.
+    ///
+    /// # Errors
+    /// When other machines can reach it and there is no access file.
+    pub fn door_by_address(&self, option: &'static str, address: SocketAddr) -> Result<Door, StartError> {
+        let is_local = address.ip().to_canonical().is_loopback();
+        if !is_local && !self.insecure && self.access.path().is_none() {
+            return Err(StartError::Exposed { option, address, lacks: Lacks::Addresses });
+        }
+        Ok(Door::new(Arc::clone(&self.access), is_local))
+    }
+
     /// The TLS configuration for new connections.
     pub fn config(&self, above: Above) -> Option<Arc<ServerConfig>> {
         self.tls.as_ref().map(|tls| tls.config(above))

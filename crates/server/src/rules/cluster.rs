@@ -16,7 +16,7 @@ use super::{LimitSpec, PolicySpec, Problem, RulesError, SharingSpec, TrafficSpec
 /// The maximum number of rules in all files together. It bounds the number of metrics.
 const MAX_RULES: usize = 10_000;
 /// Endings of file names that Sentinel's users put behind the namespace.
-const ENDINGS: [&str; 3] = ["-flow-rules", "-param-flow-rules", "-param-rules"];
+const ENDINGS: [&str; 3] = ["-param-flow-rules", "-param-rules", "-flow-rules"];
 
 /// A rule for tokens, and the limit that counts them.
 #[derive(Clone, Debug, PartialEq)]

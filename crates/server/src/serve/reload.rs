@@ -200,7 +200,7 @@ mod tests {
         let events = Arc::new(Events::default());
         let (answer, hung) = blocking::channel::<()>();
         let hung = Mutex::new(hung);
-        let sources = Sources { rules: Some("/nonexistent".into()), envoy: None, sentinel: None };
+        let sources = Sources { rules: Some("/nonexistent".into()), ..Sources::default() };
         let mut reload = Reload::new(sources, Arc::clone(&events));
         reload.slow = Duration::from_millis(1);
         reload.load = Arc::new(move |_| {

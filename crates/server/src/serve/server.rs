@@ -614,13 +614,13 @@ async fn listen_for_sentinel(
     const NAME: &str = "sentinel-token";
     let Some(address) = &options.sentinel else { return Ok(None) };
     let (listener, address) = listen(options, NAME, address).await?;
-    let door = security.door(NAME, address, false)?;
+    let door = security.door_by_address(NAME, address)?;
     let stats = Arc::new(SentinelStats::default());
     metrics.add_sentinel(Arc::clone(&stats));
     let (its, counts) = (Arc::clone(service), Arc::clone(&stats.connections));
     let connections = Acceptor::new(listener, bounds(options, NAME), its, counts, stopped.clone());
     let server = TokenServer::new(Arc::clone(service), options.sentinel_max_qps, door, stats);
-    let serve = sentinel::serve(connections, server, security.clone(), stopped.clone());
+    let serve = sentinel::serve(connections, server, stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
 }
 

@@ -84,6 +84,8 @@ pub enum Lacks {
     Credentials,
     /// Both.
     Both,
+    /// Addresses of clients, for a protocol that has neither TLS nor credentials.
+    Addresses,
 }
 
 impl fmt::Display for Lacks {
@@ -92,6 +94,7 @@ impl fmt::Display for Lacks {
             Self::Tls => "no TLS",
             Self::Credentials => "no credentials",
             Self::Both => "neither TLS nor credentials",
+            Self::Addresses => "a protocol without TLS and credentials",
         })
     }
 }
@@ -101,6 +104,7 @@ fn protection(lacks: Lacks) -> &'static str {
         Lacks::Tls => "give --tls-cert and --tls-key",
         Lacks::Credentials => "give --access or --tls-client-ca",
         Lacks::Both => "give --tls-cert and --tls-key, and --access or --tls-client-ca",
+        Lacks::Addresses => "give --access with the clients' `addresses`",
     }
 }
 

@@ -1,7 +1,9 @@
 //! The token server for Sentinel's clients, byte by byte. The first test repeats what was seen between Sentinel's own client and server.
 #![cfg(not(loom))]
 
+#[path = "../harness/mod.rs"]
 mod harness;
+mod interop;
 
 use std::{
     io::{Read, Write},
@@ -272,11 +274,22 @@ fn nothing_is_served_to_a_stranger() {
     let (options, file) = options("sentinel-access");
     let access = file.with_file_name("access.yaml");
     let digest = "ab".repeat(32);
-    std::fs::write(&access, format!("access: [{{name: a, roles: [decide], tokens: ['sha256:{digest}']}}]"))
-        .unwrap();
-    let server = Running::start(Options { access: Some(access), ..options });
+    let entry = |shown: &str| format!("access: [{{name: a, roles: [decide], limits: [shop.flow], {shown}}}]");
+    std::fs::write(&access, entry(&format!("tokens: ['sha256:{digest}']"))).unwrap();
+    let started = Options { access: Some(access.clone()), ..options };
+    let server = Running::start(started.clone());
     let mut client = Client::of_shop(&server);
     assert_eq!(client.ask(101, 1, false), (-1, 0, 0), "its rule falls back to the program");
+    std::fs::write(&access, entry("addresses: [127.0.0.0/8]")).unwrap();
+    let server = Running::start(started.clone());
+    let mut client = Client::of_shop(&server);
+    assert_eq!(client.ask(101, 1, false), (0, 9, 0));
+    assert_eq!(client.ask_values(201, 1, &["a"]), (-1, 0, 0), "not among its limits");
+    // Other machines are only served by an access file, or if the operator says that all may ask.
+    let everywhere = Options { sentinel: Some("0.0.0.0:0".to_owned()), access: None, ..started };
+    let said = Running::try_start_at(everywhere.clone(), tidegate_core::Nanos::ZERO).err().unwrap();
+    assert!(said.contains("--sentinel-token") && said.contains("addresses"), "{said}");
+    Running::start(Options { insecure: true, ..everywhere });
 }
 
 #[test]
@@ -287,4 +300,78 @@ fn a_client_that_only_ends_its_side_gets_its_answers() {
     client.0.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(client.answer(), (0, 9, 0));
     assert_eq!(client.0.read(&mut [0]).unwrap(), 0);
+}
+
+#[cfg(feature = "servers")]
+mod over_a_store {
+    use tidegate_redis_servers::Server;
+
+    use super::*;
+
+    /// 36 units for all programs, 36 for each value, and 36 for each connection, in an hour.
+    const RULES: &str = r#"[
+        {"resource":"all","count":0.01,"clusterMode":true,
+         "clusterConfig":{"flowId":101,"thresholdType":1,"windowIntervalMs":3600000}},
+        {"resource":"each","count":0.01,"clusterMode":true,"clusterConfig":{"flowId":102,"windowIntervalMs":3600000}},
+        {"resource":"values","count":0.01,"paramIdx":0,"clusterMode":true,
+         "clusterConfig":{"flowId":201,"thresholdType":1,"windowIntervalMs":3600000}},
+        {"resource":"values","count":0.01,"paramIdx":0,"clusterMode":true,
+         "clusterConfig":{"flowId":202,"windowIntervalMs":3600000}}
+    ]"#;
+
+    fn passed(client: &mut Client, requests: usize, mut ask: impl FnMut(&mut Client) -> i8) -> usize {
+        (0..requests).filter(|_| ask(client) == 0).count()
+    }
+
+    #[test]
+    fn two_servers_never_give_more_than_there_is() {
+        let store = Server::start(&[]);
+        let servers = ["sentinel-store-one", "sentinel-store-two"].map(|name| {
+            let (options, file) = options(name);
+            replace(&file, RULES);
+            Running::start(Options { store: Some(store.address()), name: Some(name.to_owned()), ..options })
+        });
+        let both = |ask: &(dyn Fn(&mut Client) -> i8 + Sync)| -> usize {
+            thread::scope(|scope| {
+                let servers = servers.iter().flat_map(|server| [server; 2]);
+                let ask = |server| scope.spawn(move || passed(&mut Client::of_shop(server), 30, ask));
+                let asking: Vec<_> = servers.map(ask).collect();
+                asking.into_iter().map(|asked| asked.join().unwrap()).sum()
+            })
+        };
+        assert_eq!(both(&|client| client.ask(101, 1, true).0), 36);
+        assert_eq!(both(&|client| client.ask_values(201, 1, &["a"]).0), 36);
+        assert_eq!(both(&|client| client.ask_values(201, 1, &["b", "a"]).0), 0);
+        assert_eq!(both(&|client| client.ask_values(201, 1, &["b", "c"]).0), 36, "nothing was taken before");
+        // An average threshold is each server's own: as many units as it has connections, times the count.
+        for server in &servers {
+            let mut clients = [Client::of_shop(server), Client::of_shop(server)];
+            let taken = |client: &mut Client| passed(client, 90, |client| client.ask(102, 1, false).0);
+            assert_eq!(clients.iter_mut().map(taken).sum::<usize>(), 72);
+            assert_eq!(clients[0].ask_values(202, 72, &["a", "b"]), (0, -1, 0));
+            assert_eq!(clients[0].ask_values(202, 1, &["c", "b"]), (1, 0, 0));
+            assert_eq!(clients[0].ask_values(202, 72, &["c"]), (0, 0, 0), "all values are counted, or none");
+        }
+    }
+
+    #[test]
+    fn requests_in_flight_at_once_share_round_trips_and_keep_their_ids() {
+        let store = Server::start(&[]);
+        let (options, file) = options("sentinel-store-pipeline");
+        replace(&file, RULES);
+        let server = Running::start(Options { store: Some(store.address()), ..options });
+        let mut client = Client::of_shop(&server);
+        let frames: String =
+            (0..500).map(|xid| format!("0012 {xid:08x} 01 0000000000000065 00000001 00")).collect();
+        client.send(&frames);
+        let mut answers: Vec<(u32, u8)> = (0..500)
+            .map(|_| {
+                let frame = hex(&client.read());
+                (u32::from_be_bytes(frame[2..6].try_into().unwrap()), frame[7])
+            })
+            .collect();
+        answers.sort_unstable();
+        assert!(answers.iter().map(|(xid, _)| *xid).eq(0..500));
+        assert_eq!(answers.iter().filter(|(_, status)| *status == 0).count(), 36);
+    }
 }

@@ -1,6 +1,6 @@
 //! One connection: requests, several at a time, answered in any order.
 
-use std::{io, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc};
 
 use bytes::BytesMut;
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
@@ -30,7 +30,7 @@ const MAX_WAITING: usize = 1_024;
 pub(super) struct Connection<'a> {
     server: &'a TokenServer,
     calls: Arc<Calls>,
-    shown: Shown<'a>,
+    peer: IpAddr,
     member: Option<Member>,
     output: Vec<u8>,
 }
@@ -39,8 +39,8 @@ pub(super) struct Connection<'a> {
 type Answered = (Request, Answer, Nanos);
 
 impl<'a> Connection<'a> {
-    pub fn new(server: &'a TokenServer, calls: Arc<Calls>, shown: Shown<'a>) -> Self {
-        Self { server, calls, shown, member: None, output: Vec::new() }
+    pub fn new(server: &'a TokenServer, calls: Arc<Calls>, peer: IpAddr) -> Self {
+        Self { server, calls, peer, member: None, output: Vec::new() }
     }
 
     /// Answers until the client is gone, or `stop` is set and what was read is answered.
@@ -151,6 +151,6 @@ impl<'a> Connection<'a> {
         if self.calls.slot.is_spare {
             return None;
         }
-        self.server.door.rights(self.shown).ok().filter(|rights| rights.may(Role::Decide))
+        self.server.door.rights(Shown::Address(self.peer)).ok().filter(|rights| rights.may(Role::Decide))
     }
 }

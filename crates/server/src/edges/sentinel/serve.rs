@@ -8,23 +8,13 @@ use std::{
 use tokio::{sync::watch, task::JoinSet};
 
 use super::{TokenServer, connection::Connection};
-use crate::listen::{
-    access::Shown,
-    connections::{Accepted, Acceptor},
-    security::ListenerSecurity,
-    tls::{Above, Stream},
-};
+use crate::listen::connections::{Accepted, Acceptor};
 
 /// A connection without a request for this long is closed, as by Sentinel's own server. Its clients connect again.
 const IDLE: Duration = Duration::from_mins(10);
 
 /// Serves until `stop` is set, and then until all requests that were read are answered. Dropping the future closes all connections.
-pub(crate) async fn serve(
-    connections: Acceptor,
-    server: TokenServer,
-    security: ListenerSecurity,
-    mut stop: watch::Receiver<bool>,
-) {
+pub(crate) async fn serve(connections: Acceptor, server: TokenServer, mut stop: watch::Receiver<bool>) {
     let mut serving = JoinSet::new();
     loop {
         let Accepted { io, calls, peer, open } = tokio::select! {
@@ -34,14 +24,9 @@ pub(crate) async fn serve(
             // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let (server, tls, stop) = (server.clone(), security.config(Above::Resp), stop.clone());
+        let (server, stop) = (server.clone(), stop.clone());
         serving.spawn(async move {
-            let served = async {
-                let stream = Stream::begin(io, tls).await?;
-                let names = stream.names();
-                let shown = names.as_deref().map_or(Shown::Nothing, Shown::Certificate);
-                Connection::new(&server, Arc::clone(&calls), shown).converse(stream, stop).await
-            };
+            let served = Connection::new(&server, Arc::clone(&calls), peer.ip()).converse(io, stop);
             tokio::select! {
                 ended = served => if let Err(error) = ended {
                     server.stats.failed.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Access control: rights by token or by the names in a client certificate.
+//! Access control: rights by token, by the names in a client certificate, or, if the protocol has neither, by address.
 //!
 //! ```text
 //! the access file ─ parse ─► Known ─┐
-//! the listener's default rights ─┴─► Door ─ token or certificate ─► Rights
+//! the listener's default rights ─┴─► Door ─ token, certificate, address ─► Rights
 //! ```
 //!
 //! The file contains only digests of tokens. It is loaded again when it changes. A removed token is refused from then on: over
@@ -12,6 +12,7 @@ mod parse;
 
 use std::{
     fmt,
+    net::IpAddr,
     path::PathBuf,
     sync::{
         Arc,
@@ -20,6 +21,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use ipnet::IpNet;
 use ring::digest;
 use subtle::ConstantTimeEq as _;
 
@@ -111,6 +113,8 @@ struct Entry {
     tokens: Vec<Digest>,
     /// DNS names or URIs in a client certificate.
     certificates: Vec<Box<str>>,
+    /// For clients of protocols without credentials.
+    addresses: Vec<IpNet>,
 }
 
 /// The contents of the access file.
@@ -150,6 +154,12 @@ impl Known {
         let has = |entry: &&Entry| {
             entry.certificates.iter().any(|known| names.iter().any(|name| **name == **known))
         };
+        self.entries.iter().find(has).map(|entry| Arc::clone(&entry.rights))
+    }
+
+    fn of_address(&self, address: IpAddr) -> Option<Arc<Rights>> {
+        let address = address.to_canonical();
+        let has = |entry: &&Entry| entry.addresses.iter().any(|known| known.contains(&address));
         self.entries.iter().find(has).map(|entry| Arc::clone(&entry.rights))
     }
 }
@@ -198,6 +208,8 @@ pub struct Client {
     pub tokens: usize,
     /// How many names of certificates it has.
     pub certificates: usize,
+    /// How many addresses and networks it has.
+    pub addresses: usize,
 }
 
 impl Entry {
@@ -210,6 +222,7 @@ impl Entry {
             limits: prefixes.iter().map(ToString::to_string).collect(),
             tokens: self.tokens.len(),
             certificates: self.certificates.len(),
+            addresses: self.addresses.len(),
         }
     }
 }
@@ -244,6 +257,8 @@ pub(crate) enum Shown<'a> {
     Token(Option<&'a [u8]>, &'a Digest),
     /// The names in a verified certificate.
     Certificate(&'a [String]),
+    /// Its address, over a protocol that has no credentials.
+    Address(IpAddr),
 }
 
 /// Why a client has no rights.
@@ -337,9 +352,16 @@ impl Door {
             Shown::Certificate(names) if has_file => {
                 self.access.known.load().of_certificate(names).ok_or(Stranger::Wrong)
             }
-            Shown::Nothing | Shown::Token(..) if self.access.asks_for_something() => Err(Stranger::Unknown),
+            Shown::Address(address) if has_file => {
+                self.access.known.load().of_address(address).ok_or(Stranger::Unknown)
+            }
+            Shown::Nothing | Shown::Token(..) | Shown::Address(_) if self.access.asks_for_something() => {
+                Err(Stranger::Unknown)
+            }
             // Without a file, every certificate from the authority gives the same rights.
-            Shown::Nothing | Shown::Token(..) | Shown::Certificate(_) => Ok(Arc::clone(&self.open)),
+            Shown::Nothing | Shown::Token(..) | Shown::Certificate(_) | Shown::Address(_) => {
+                Ok(Arc::clone(&self.open))
+            }
         }
     }
 
@@ -406,6 +428,21 @@ mod tests {
         assert_eq!(of(&["b.example", "a.example"]).as_deref(), Some("a"));
         assert_eq!(of(&["c.example"]), None);
         assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn an_address_has_the_rights_of_the_first_entry_with_its_network() {
+        let known = known(
+            "access:\n  - {name: a, roles: [decide], addresses: [10.1.0.0/16, 192.0.2.7]}\n  - {name: b, roles: [decide], addresses: ['10.0.0.0/8', '2001:db8::/32']}\n",
+        );
+        let of =
+            |address: &str| known.of_address(address.parse().unwrap()).map(|rights| rights.name.to_string());
+        let rights =
+            ["10.1.2.3", "192.0.2.7", "::ffff:10.1.2.3", "10.2.0.1", "2001:db8::1", "192.0.2.8"].map(of);
+        assert_eq!(
+            rights.each_ref().map(Option::as_deref),
+            [Some("a"), Some("a"), Some("a"), Some("b"), Some("b"), None]
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Parses the access file.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
+use ipnet::IpNet;
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, parse as parse_yaml};
 
 use super::{Digest, Entry, Known, Rights, Role};
@@ -68,7 +69,7 @@ struct Taken {
 }
 
 fn read_entry(node: &Node, taken: &mut Taken, complaints: &mut Complaints) -> Option<Entry> {
-    let known = ["name", "roles", "limits", "tokens", "certificates"];
+    let known = ["name", "roles", "limits", "tokens", "certificates", "addresses"];
     let fields = Fields::open(node, "a client", &known, complaints)?;
     let name = read_name(&fields, taken, complaints);
     let roles = read_roles(&fields, complaints);
@@ -111,12 +112,24 @@ fn read_entry(node: &Node, taken: &mut Taken, complaints: &mut Complaints) -> Op
         }
         certificates.push(name.into());
     }
-    if fields.get("tokens").is_none() && fields.get("certificates").is_none() {
-        let problem = Problem::at(fields.line(), "the client has neither `tokens` nor `certificates`");
+    let mut addresses = Vec::new();
+    for (line, text) in texts(&fields, "addresses", complaints) {
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        match network {
+            Ok(network) => addresses.push(network),
+            Err(_) => complaints.add(
+                Problem::at(line, format!("`addresses` has `{text}`"))
+                    .mend("write an address or a network, as in 192.0.2.7 or 10.0.0.0/8"),
+            ),
+        }
+    }
+    if ["tokens", "certificates", "addresses"].iter().all(|shown| fields.get(shown).is_none()) {
+        let problem =
+            Problem::at(fields.line(), "the client has neither `tokens` nor `certificates` nor `addresses`");
         complaints.add(problem.mend("add one of them; no one can authenticate as this client"));
     }
     let rights = Rights::new(&name?, &roles?, prefixes.into());
-    Some(Entry { rights: Arc::new(rights), tokens, certificates })
+    Some(Entry { rights: Arc::new(rights), tokens, certificates, addresses })
 }
 
 fn read_name(fields: &Fields<'_>, taken: &mut Taken, complaints: &mut Complaints) -> Option<String> {
@@ -197,6 +210,10 @@ mod tests {
             ("access: 5", "line 1: `access` is `5`"),
             ("clients: []", "no option `clients`"),
             ("access:\n  - {name: a, roles: [decide]}", "line 2: the client has neither"),
+            (
+                "access:\n  - {name: a, roles: [decide], addresses: [10.0.0.0/33]}",
+                "line 2: `addresses` has `10.0.0.0/33`",
+            ),
             ("access:\n  - {name: a, roles: [root], tokens: []}", "there is no role `root`"),
             ("access:\n  - {name: a, roles: [], tokens: []}", "a client has no role"),
             ("access:\n  - {name: a b, roles: [decide], tokens: []}", "`name` is `a b`"),

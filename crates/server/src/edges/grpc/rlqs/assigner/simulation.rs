@@ -130,7 +130,8 @@ impl World {
              {unit}, requests_per_unit: {limit}}}}}]}}\n  - {{key: any, rate_limit: {{unlimited: true}}}}\n"
         );
         fs::write(&file, config).unwrap();
-        let loaded = Sources { rules: None, envoy: Some(file.clone()) }.load(Keeping::Memory).unwrap();
+        let loaded =
+            Sources { envoy: Some(file.clone()), ..Sources::default() }.load(Keeping::Memory).unwrap();
         fs::remove_file(&file).unwrap();
         let clock = Arc::new(ManualClock::new(START));
         let limits = Limits::new(loaded.rules, 100, |_| None, START).unwrap();

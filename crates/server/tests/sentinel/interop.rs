@@ -1,0 +1,138 @@
+//! Sentinel itself, as `scripts/servers.sh sentinel` builds it: its decisions, and its client. Run by `scripts/test.sh --interop`.
+
+use std::{
+    env,
+    fmt::Write as _,
+    io::Write as _,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use tidegate_server::Options;
+
+use super::{Client, Running, options, scratch};
+
+/// Sentinel's programs, each by the name of its class.
+fn sentinel(class: &str) -> Command {
+    let mut command =
+        Command::new(env::var("TIDEGATE_SENTINEL").expect("scripts/servers.sh sentinel names it"));
+    command.arg(class).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+fn answers(mut child: Child, input: &str) -> String {
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let done = child.wait_with_output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Numbers that look random, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+const STEPS: usize = 20_000;
+
+#[test]
+#[ignore = "needs Sentinel: scripts/test.sh --interop"]
+fn twenty_thousand_decisions_are_those_of_sentinels_own_token_server() {
+    for (seed, has_priorities) in [(1, false), (2, true)] {
+        let file = scratch("sentinel-oracle").join("shop.json");
+        let flow = |id: i64, count: f64, kind: i64| {
+            format!(
+                r#"{{"resource":"r","count":{count},"clusterMode":true,"clusterConfig":{{"flowId":{id},"thresholdType":{kind}}}}}"#
+            )
+        };
+        let param = |id: i64, count: i64, kind: i64| {
+            let items = r#""paramIdx":0,"paramFlowItemList":[{"object":"vip","count":9}]"#;
+            flow(id, count as f64, kind).replacen('{', &format!("{{{items},"), 1)
+        };
+        let rules = [flow(1, 10.0, 1), flow(2, 50.5, 1), flow(3, 7.0, 0), param(4, 5, 1), param(5, 2, 0)];
+        std::fs::write(&file, format!("[{}]", rules.join(","))).unwrap();
+        let sentinel_token = Some("127.0.0.1:0".to_owned());
+        let options = Options { sentinel: sentinel_token, sentinel_rules: Some(file), ..Options::default() };
+        let server = Running::start(options);
+        let mut clients: Vec<Client> = (0..3).map(|_| Client::of_shop(&server)).collect();
+
+        let mut script = "flow 1 10 1 10 1000\nflow 2 50.5 1 10 1000\nflow 3 7 0 10 1000\n".to_owned();
+        script += "param 4 5 1 vip=9\nparam 5 2 0 vip=9\nconnect\nconnect\nconnect\n";
+        let (mut random, mut now, mut ours) = (Random(seed), 1_700_049_600_000_u64, Vec::new());
+        // The rule whose units were just taken ahead. Sentinel counts these in the slot of the rule's next request; here it is in the
+        // slot for which they were taken, as with Tidegate.
+        let mut ahead = None;
+        for step in 0..STEPS {
+            let pause = match ahead {
+                Some(_) => 100 - now % 100,
+                None if random.below(50) == 0 => random.below(3_000),
+                None => random.below(if has_priorities { 12 } else { 60 }),
+            };
+            now += pause;
+            server.advance(Duration::from_millis(pause));
+            let _ = writeln!(script, "at {now}");
+            let id = ahead.take().unwrap_or(1 + random.below(5) as i64);
+            let client = &mut clients[step % 3];
+            // With units of one, the room that a prioritized request leaves is none, as with Sentinel.
+            let count = if has_priorities { 1 } else { 1 + random.below(4) as i32 };
+            ours.push(if id <= 3 {
+                let is_prioritized = has_priorities && random.below(2) == 0;
+                let _ = writeln!(script, "ask {id} {count} {is_prioritized}");
+                let answer = client.ask(id, count, is_prioritized);
+                ahead = (answer.0 == 2).then_some(id);
+                answer
+            } else {
+                let all = ["a", "b", "vip"];
+                let values: Vec<&str> = all.into_iter().filter(|_| random.below(2) == 0).collect();
+                let values = if values.is_empty() { vec!["c"] } else { values };
+                let _ = writeln!(script, "values {id} {count} {}", values.join(" "));
+                client.ask_values(id, count, &values)
+            });
+        }
+        let theirs = answers(sentinel("Oracle").spawn().unwrap(), &script);
+        let theirs: Vec<&str> = theirs.lines().collect();
+        assert_eq!(theirs.len(), STEPS);
+        let asked = script.lines().filter(|line| line.starts_with(['a', 'v']) && !line.starts_with("at"));
+        let mut differ = Vec::new();
+        let mut by_status = [0; 3];
+        for ((asked, (status, remaining, wait)), theirs) in asked.zip(&ours).zip(theirs) {
+            by_status[usize::try_from(*status).unwrap()] += 1;
+            if format!("{status} {remaining} {wait}") != theirs {
+                differ.push(format!("{asked}: ours {status} {remaining} {wait}, theirs {theirs}"));
+            }
+        }
+        assert_eq!(differ.len(), 0, "{:#?}", &differ[..differ.len().min(20)]);
+        println!("{STEPS} decisions agree: {by_status:?} are OK, BLOCKED, SHOULD_WAIT");
+        assert!(by_status[0] > 1_000 && by_status[1] > 1_000);
+        assert_eq!(by_status[2] > 50, has_priorities);
+    }
+}
+
+#[test]
+#[ignore = "needs Sentinel: scripts/test.sh --interop"]
+fn two_programs_with_sentinels_client_never_take_more_than_there_is() {
+    let (options, file) = options("sentinel-jvm");
+    super::replace(&file, super::RULES.replacen("\"count\":10", "\"count\":1000", 1));
+    // The clock stands still, so there is one window.
+    let server = Running::start(Options { sentinel_max_qps: 1_000_000, ..options });
+    let client = || {
+        let port = server.sentinel.port().to_string();
+        sentinel("Client").args([&port, "8", "6250", "20", "101"]).spawn().unwrap()
+    };
+    let programs = [client(), client()];
+    let said: String = programs.into_iter().map(|program| answers(program, "")).collect();
+    let of = |status: &str| -> u64 {
+        let counts = said.lines().filter_map(|line| line.strip_prefix(status)?.strip_prefix(' '));
+        counts.map(|count| count.parse::<u64>().unwrap()).sum()
+    };
+    let [passed, blocked, lost] = ["0", "1", "-1"].map(of);
+    println!(
+        "of 100,000 requests {passed} passed, {blocked} were blocked, {lost} answers came before the client waited for them"
+    );
+    assert_eq!(passed + blocked + lost, 100_000, "{said}");
+    assert!(passed <= 1_000 && passed + lost >= 1_000, "{said}");
+}
