@@ -140,7 +140,7 @@ fn token(rule: ClusterRule, namespace: &Arc<str>) -> Result<(TokenRule, LimitSpe
         when_full: WhenFull::default(),
         overrides: overrides.collect(),
         deny: BTreeSet::new(),
-        // What each server allows its own connections adds up to what all of them may have.
+        // Each server counts its own connections, so the servers' quotas add up to that of all connections.
         sharing: SharingSpec { unshared: is_average, ..SharingSpec::default() },
         traffic: TrafficSpec::default(),
     };
@@ -161,7 +161,7 @@ fn token(rule: ClusterRule, namespace: &Arc<str>) -> Result<(TokenRule, LimitSpe
     Ok((token, limit))
 }
 
-/// The quota of a rule with this many units a second. Its slots are counted as Sentinel counts them.
+/// The quota of a rule with `count` units a second. Its slots are counted as Sentinel counts them.
 fn policy(rule: &ClusterRule, count: f64) -> PolicySpec {
     let mut algorithm = AlgorithmSpec::named("sliding-window").expect("the registry has it");
     algorithm.set("slots", Some(&rule.slots.to_string())).expect("the registry has the option");

@@ -97,12 +97,12 @@ pub struct Server {
     reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
     attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
-    http: Option<(SocketAddr, JoinHandle<()>)>,
-    admin: Option<(SocketAddr, JoinHandle<()>)>,
+    http: Serving,
+    admin: Serving,
     resp: Option<(SocketAddr, Reactors)>,
-    grpc: Option<(SocketAddr, JoinHandle<()>)>,
-    spoe: Option<(SocketAddr, JoinHandle<()>)>,
-    sentinel: Option<(SocketAddr, JoinHandle<()>)>,
+    grpc: Serving,
+    spoe: Serving,
+    sentinel: Serving,
     stop_http: watch::Sender<bool>,
 }
 
@@ -142,17 +142,12 @@ impl Server {
         let shared = shared_store(&options)?;
         let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
         let started = clock.now();
-        let sources = Sources {
-            rules: options.rules.clone(),
-            envoy: options.envoy_config.clone(),
-            sentinel: options.sentinel_rules.clone(),
-        };
+        let sources = Sources::of(&options);
         let reload = Reload::new(sources.clone(), Arc::clone(&events));
         let loaded = sources.load(keeping)?;
         let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, clock)?);
-        let rates =
-            DescriptorService::new(Arc::clone(&service), options.envoy_consume, options.envoy_headers);
-        let rates = Arc::new(rates);
+        let (consume, headers) = (options.envoy_consume, options.envoy_headers);
+        let rates = Arc::new(DescriptorService::new(Arc::clone(&service), consume, headers));
         events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
         if let Some(state) = &state {
             state.restore(&service);
@@ -161,9 +156,8 @@ impl Server {
         let (stop_http, stopped) = watch::channel(false);
         let security = ListenerSecurity::open(&options)?;
         let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
-        let grpc = listen_for_grpc(&options, &rates, &mut metrics, &security, &stopped).await?;
-        let spoe = listen_for_spoe(&options, &service, &mut metrics, &security, &stopped).await?;
-        let sentinel = listen_for_sentinel(&options, &service, &mut metrics, &security, &stopped).await?;
+        let [grpc, spoe, sentinel] =
+            listen_for_peers(&options, &rates, &mut metrics, &security, &stopped).await?;
         let origins = options.http_origins.clone();
         // All addresses are bound before any is served.
         let http = listen_if_on(&options, "http", options.http.as_deref()).await?;
@@ -420,12 +414,12 @@ async fn end_overrides(service: Arc<Service>) {
 struct Listeners {
     app: Arc<App>,
     events: Arc<Events>,
-    http: Option<(SocketAddr, JoinHandle<()>)>,
-    admin: Option<(SocketAddr, JoinHandle<()>)>,
+    http: Serving,
+    admin: Serving,
     resp: Option<(SocketAddr, Reactors)>,
-    grpc: Option<(SocketAddr, JoinHandle<()>)>,
-    spoe: Option<(SocketAddr, JoinHandle<()>)>,
-    sentinel: Option<(SocketAddr, JoinHandle<()>)>,
+    grpc: Serving,
+    spoe: Serving,
+    sentinel: Serving,
     /// Stops all listeners but that of RESP.
     stop_http: watch::Sender<bool>,
 }
@@ -545,6 +539,23 @@ fn make_service(
     Ok(service.with_history(options.history_memory).with_trace(trace))
 }
 
+/// A listener's address, and the task that serves it.
+type Serving = Option<(SocketAddr, JoinHandle<()>)>;
+
+/// Starts to serve the programs that ask by their own protocols: Envoy, HAProxy and Sentinel's clients.
+async fn listen_for_peers(
+    options: &Options,
+    rates: &Arc<DescriptorService>,
+    metrics: &mut Metrics,
+    security: &ListenerSecurity,
+    stopped: &watch::Receiver<bool>,
+) -> Result<[Serving; 3], StartError> {
+    let grpc = listen_for_grpc(options, rates, metrics, security, stopped).await?;
+    let spoe = listen_for_spoe(options, rates.service(), metrics, security, stopped).await?;
+    let sentinel = listen_for_sentinel(options, rates.service(), metrics, security, stopped).await?;
+    Ok([grpc, spoe, sentinel])
+}
+
 #[cfg(feature = "grpc")]
 async fn listen_for_grpc(
     options: &Options,
@@ -552,7 +563,7 @@ async fn listen_for_grpc(
     metrics: &mut Metrics,
     security: &ListenerSecurity,
     stopped: &watch::Receiver<bool>,
-) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
+) -> Result<Serving, StartError> {
     use crate::{
         edges::grpc::{Shared, serve},
         observe::metrics::GrpcStats,
@@ -578,7 +589,7 @@ async fn listen_for_grpc(
     _metrics: &mut Metrics,
     _security: &ListenerSecurity,
     _stopped: &watch::Receiver<bool>,
-) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
+) -> Result<Serving, StartError> {
     match &options.grpc {
         Some(_) => Err(StartError::NoGrpc),
         None => Ok(None),
@@ -591,7 +602,7 @@ async fn listen_for_spoe(
     metrics: &mut Metrics,
     security: &ListenerSecurity,
     stopped: &watch::Receiver<bool>,
-) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
+) -> Result<Serving, StartError> {
     let Some(address) = &options.spoe else { return Ok(None) };
     let (listener, address) = listen(options, "spoe", address).await?;
     let door = security.door("spoe", address, false)?;
@@ -610,7 +621,7 @@ async fn listen_for_sentinel(
     metrics: &mut Metrics,
     security: &ListenerSecurity,
     stopped: &watch::Receiver<bool>,
-) -> Result<Option<(SocketAddr, JoinHandle<()>)>, StartError> {
+) -> Result<Serving, StartError> {
     const NAME: &str = "sentinel-token";
     let Some(address) = &options.sentinel else { return Ok(None) };
     let (listener, address) = listen(options, NAME, address).await?;

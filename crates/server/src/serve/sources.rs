@@ -11,6 +11,7 @@ use tidegate_config::file::Watch;
 use crate::{
     envoy::{self, Config, Domains},
     rules::{self, ClusterRules, Keeping, LimitSpec, Problem, Rules, RulesError, TokenRule, files::files},
+    serve::options::Options,
 };
 
 /// The files that define what a server enforces. Without any, the built-in example rules apply.
@@ -34,6 +35,14 @@ pub(crate) struct Loaded {
 }
 
 impl Sources {
+    pub fn of(options: &Options) -> Self {
+        Self {
+            rules: options.rules.clone(),
+            envoy: options.envoy_config.clone(),
+            sentinel: options.sentinel_rules.clone(),
+        }
+    }
+
     /// The configured paths.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.rules.iter().chain(&self.envoy).chain(&self.sentinel).cloned().collect()

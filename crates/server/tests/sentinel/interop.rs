@@ -75,7 +75,7 @@ fn twenty_thousand_decisions_are_those_of_sentinels_own_token_server() {
             now += pause;
             server.advance(Duration::from_millis(pause));
             let _ = writeln!(script, "at {now}");
-            let id = ahead.take().unwrap_or(1 + random.below(5) as i64);
+            let id = ahead.take().unwrap_or(1 + random.below(5).cast_signed());
             let client = &mut clients[step % 3];
             // With units of one, the room that a prioritized request leaves is none, as with Sentinel.
             let count = if has_priorities { 1 } else { 1 + random.below(4) as i32 };

@@ -6,6 +6,7 @@ mod harness;
 mod interop;
 
 use std::{
+    fmt::Write as _,
     io::{Read, Write},
     net::TcpStream,
     path::PathBuf,
@@ -63,7 +64,7 @@ impl Client {
         self.0.read_exact(&mut length).unwrap();
         let mut frame = vec![0; u16::from_be_bytes(length).into()];
         self.0.read_exact(&mut frame).unwrap();
-        length.iter().chain(&frame).map(|byte| format!("{byte:02x}")).collect()
+        digits(&[&length[..], &frame].concat())
     }
 
     /// Sends a frame and reads the answer, which is this one.
@@ -84,8 +85,7 @@ impl Client {
     fn ask_values(&mut self, id: i64, count: i32, values: &[&str]) -> (i8, i32, i32) {
         let mut data = format!("00000001 02 {id:016x} {count:08x} {:08x}", values.len());
         for value in values {
-            let text: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
-            data += &format!("07 {:08x} {text}", value.len());
+            let _ = write!(data, "07 {:08x} {}", value.len(), digits(value.as_bytes()));
         }
         self.send(&format!("{:04x} {data}", hex(&data).len()));
         self.answer()
@@ -95,8 +95,15 @@ impl Client {
         let frame = hex(&self.read());
         assert_eq!(frame.len(), 16, "{frame:?}");
         let number = |at: usize| i32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
-        (frame[7] as i8, number(8), number(12))
+        (frame[7].cast_signed(), number(8), number(12))
     }
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn hex(text: &str) -> Vec<u8> {
@@ -170,7 +177,7 @@ fn a_prioritized_request_takes_from_the_next_slot_and_no_one_else_does() {
     assert_eq!(client.ask(101, 1, false), (1, 0, 0), "and its room is not there before it begins");
     server.advance(Duration::from_millis(100));
     assert_eq!(client.ask(101, 1, false), (1, 0, 0), "those that waited are counted");
-    server.advance(Duration::from_millis(1_000));
+    server.advance(Duration::from_secs(1));
     assert_eq!(client.ask(101, 10, false), (0, 0, 0));
     let metrics = server.get("/metrics").body;
     let has = |line: &str| assert!(metrics.contains(line), "{line}: {metrics}");
@@ -257,11 +264,10 @@ fn changed_rules_keep_what_was_used_and_bad_ones_change_nothing() {
 #[test]
 fn eight_connections_never_take_more_than_there_is() {
     let server = server("sentinel-threads");
-    let taken: i64 = thread::scope(|scope| {
+    let taken: usize = thread::scope(|scope| {
         let ask = || {
             let mut client = Client::of_shop(&server);
-            let taken = (0..500).filter(|at| client.ask(101, 1, at % 3 == 0).0 == 0).count();
-            taken as i64
+            (0..500).filter(|at| client.ask(101, 1, at % 3 == 0).0 == 0).count()
         };
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
@@ -361,9 +367,9 @@ mod over_a_store {
         replace(&file, RULES);
         let server = Running::start(Options { store: Some(store.address()), ..options });
         let mut client = Client::of_shop(&server);
-        let frames: String =
+        let frames: Vec<String> =
             (0..500).map(|xid| format!("0012 {xid:08x} 01 0000000000000065 00000001 00")).collect();
-        client.send(&frames);
+        client.send(&frames.concat());
         let mut answers: Vec<(u32, u8)> = (0..500)
             .map(|_| {
                 let frame = hex(&client.read());

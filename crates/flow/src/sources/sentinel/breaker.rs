@@ -62,7 +62,7 @@ impl Degrade {
         let rule = BreakerRule::new(target(self.resource, self.regex), trip, open_time)
             .interval(millis("statIntervalMs", self.stat_interval_ms.unwrap_or(1_000))?)
             .min_calls(whole("minRequestAmount", self.min_request_amount.unwrap_or(5))?);
-        // Sentinel counts in one slot, which begins anew after the interval.
+        // Sentinel counts in one slot, which begins again after the interval.
         Ok(BreakerRule { id: name_of(self.id), slots: 1, ..rule })
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// A type that is also read from a text.
 pub(super) trait Lenient: Sized {
-    /// What a value must be, for the message.
+    /// The description of a valid value, for the message.
     const WANTED: &'static str;
 
     fn of_text(text: &str) -> Option<Self>;

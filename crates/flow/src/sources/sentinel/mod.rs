@@ -89,8 +89,7 @@ pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     Ok(update)
 }
 
-/// The kind of rules in an array, by the fields that only rules of this kind have. `None` if there is no rule with such a field, or the
-/// text is no array.
+/// The kind of rules in an array, by the fields that only rules of this kind have. `None` for a text without such a rule.
 #[must_use]
 pub fn kind_of(text: &str) -> Option<Kind> {
     const FIELDS: [(Kind, &[&str]); 6] = [
@@ -177,7 +176,7 @@ macro_rules! identified {
 }
 identified!(FlowRule, BreakerRule, HotParamRule, SystemRule, AuthorityRule, IsolationRule);
 
-/// A rule as written, which a dashboard may have wrapped in data of its own.
+/// A rule as written, which a dashboard may have wrapped.
 struct Wrapped<'t> {
     rule: &'t RawValue,
     /// The dashboard's id of the rule.

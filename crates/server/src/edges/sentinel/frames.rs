@@ -34,7 +34,7 @@ pub(super) struct Request {
     pub asks: Asks,
 }
 
-/// What a request asks.
+/// The question of a request.
 #[derive(Debug, PartialEq)]
 pub(super) enum Asks {
     /// Who the client is; `None` if it does not say.
@@ -124,7 +124,7 @@ fn id_and_count(data: &mut &[u8]) -> Option<(i64, u32)> {
     Some((flow_id, count))
 }
 
-/// The key of a value: its text, whatever its type.
+/// The key of a value: its text. Values of different types can have the same.
 fn value(data: &mut &[u8]) -> Option<Vec<u8>> {
     let arg: Arg<'_> = match data.try_get_i8().ok()? {
         0 => i64::from(data.try_get_i32().ok()?).into(),

@@ -22,12 +22,12 @@ use tokens::Tokens;
 
 use crate::{decide::service::Service, listen::access::Door, observe::metrics::SentinelStats};
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Clone)]
 pub(crate) struct TokenServer {
     tokens: Arc<Tokens>,
     namespaces: Arc<Namespaces>,
-    /// What clients may do.
+    /// Determines the rights of clients.
     door: Door,
     stats: Arc<SentinelStats>,
 }

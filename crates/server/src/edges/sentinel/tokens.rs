@@ -23,7 +23,7 @@ use crate::{
     rules::TokenRule,
 };
 
-/// The maximum number of limits that a rule keeps for its numbers of connections. They have no states of their own.
+/// The maximum number of limits that a rule keeps for its numbers of connections. Their states are those of the rule's limit.
 const MOST_KEPT: usize = 256;
 /// The maximum number of namespaces whose requests are counted: as many as rules can have.
 const MOST_NAMESPACES: usize = 10_000;
@@ -80,7 +80,7 @@ impl Tokens {
         &self.service
     }
 
-    /// What a request asks, if a rule decides it.
+    /// The question of a request that a rule decides.
     ///
     /// # Errors
     /// The answer, if none does.
@@ -147,7 +147,7 @@ impl Question {
             [] => self.take(now),
             [value] => {
                 let limit = self.limit(value);
-                self.answer(&[limit.decide_in_memory(Act::Take, value, self.count, now)?])
+                answer(&[limit.decide_in_memory(Act::Take, value, self.count, now)?])
             }
             _ => futures_util::FutureExt::now_or_never(self.take_all(service, now))?,
         })
@@ -159,7 +159,7 @@ impl Question {
             return self.take_all(service, now).await;
         }
         let decided = self.rule.limit.decide(Act::Take, &[], self.count, now).await;
-        decided.map_or(Status::Fail.into(), |decision| self.answer(&[decision]))
+        decided.map_or(Status::Fail.into(), |decision| answer(&[decision]))
     }
 
     /// Takes from a rule without values, in memory.
@@ -174,7 +174,7 @@ impl Question {
                 limit.take_in_memory(&[], self.count, now)
             };
             limit.count(Act::Take, &[], self.count, &decision, now);
-            return self.answer(&[decision]);
+            return answer(&[decision]);
         }
         let mut until = taken_ahead.write().unwrap_or_else(PoisonError::into_inner);
         let slot = self.rule.token.slot.as_nanos() as u64;
@@ -183,8 +183,8 @@ impl Question {
         if now >= *until {
             decision = limit.take_in_memory(&[], self.count, now);
         }
-        // What the client does in the next slot is counted there. Until then no other request may use the room that the
-        // end of this slot makes.
+        // The units of a client that waits are counted in the next slot. Until then no other request may use the room that
+        // the end of this slot makes.
         let mut must_wait = false;
         if decision.is_denied() {
             let ahead = limit.take_in_memory(&[], self.count, next);
@@ -199,7 +199,7 @@ impl Question {
             let wait_ms = i32::try_from(self.rule.token.slot.as_millis()).unwrap_or(i32::MAX);
             return Answer { wait_ms, ..Status::ShouldWait.into() };
         }
-        self.answer(&[decision])
+        answer(&[decision])
     }
 
     /// Takes for all values, or for none.
@@ -207,7 +207,7 @@ impl Question {
         let parts: Vec<Part<'_>> =
             self.values.iter().map(|value| Part::new(self.limit(value), value, self.count)).collect();
         match service.take_all(&parts, now).await {
-            Ok(decisions) => self.answer(&decisions),
+            Ok(decisions) => answer(&decisions),
             Err(_) => Status::Fail.into(),
         }
     }
@@ -228,17 +228,17 @@ impl Question {
         let limit = rule.limit.with_numbers(policy).expect("only the number differs from a valid policy");
         Arc::clone(by_units.entry(units).or_insert(Arc::new(limit)))
     }
+}
 
-    fn answer(&self, decisions: &[Decision]) -> Answer {
-        if decisions.iter().any(Decision::is_denied) {
-            return Status::Blocked.into();
-        }
-        let remaining = match decisions {
-            [one] => i32::try_from(one.remaining()).unwrap_or(i32::MAX),
-            _ => -1,
-        };
-        Answer { remaining, ..Status::Ok.into() }
+fn answer(decisions: &[Decision]) -> Answer {
+    if decisions.iter().any(Decision::is_denied) {
+        return Status::Blocked.into();
     }
+    let remaining = match decisions {
+        [one] => i32::try_from(one.remaining()).unwrap_or(i32::MAX),
+        _ => -1,
+    };
+    Answer { remaining, ..Status::Ok.into() }
 }
 
 /// The denial of a request whose units were taken ahead by others.
