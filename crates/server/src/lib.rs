@@ -67,5 +67,6 @@ pub use serve::{
     shutdown::signals,
     start_error::{Lacks, StartError, StoreOptionError},
     state_file::StatePathError,
+    xds::{XdsSource, XdsSourceError},
 };
 pub use tidegate_redis::Timeout;

@@ -10,7 +10,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::ValueEnum;
 use tidegate_core::parse_duration;
 use tidegate_server::{
-    Options, Timeout, TlsFiles,
+    Options, Timeout, TlsFiles, XdsSource,
     envoy::Consume,
     heavy,
     rules::parse_timeout,
@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
     admin: String,
     /// Address for gRPC, for Envoy; `off` disables it [default: 127.0.0.1:8081 if there is a configuration of Envoy]
-    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC", requires = "envoy_config")]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC")]
     grpc: Option<String>,
     /// Address for HAProxy, which asks about its requests by SPOE; off unless it is given
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_SPOE")]
@@ -82,6 +82,17 @@ pub struct Args {
     /// How many requests for tokens each namespace may make in a second
     #[arg(long, value_name = "N", env = "TIDEGATE_SENTINEL_MAX_QPS", default_value_t = 30_000)]
     sentinel_max_qps: u32,
+    /// A control plane that sends the configuration of Envoy's rate limit service (xDS), as Envoy Gateway does; may be repeated
+    ///
+    /// http://HOST:PORT or https://HOST:PORT with options: node (this server's id), ca, cert, key, server_name, header (NAME:VALUE),
+    /// metadata (NAME=VALUE), max_message (bytes), first_pause (before a lost stream is opened again; it doubles up to 1m). Example:
+    ///
+    ///   https://envoy-gateway:18001?node=envoy-ratelimit&ca=/certs/ca.crt&cert=/certs/tls.crt&key=/certs/tls.key
+    ///
+    /// The server starts without a configuration, admits everything, and enforces the rules as soon as they are sent. If the control
+    /// plane is away, its last rules stay in force.
+    #[arg(long, value_name = "URL", env = "TIDEGATE_ENVOY_XDS", value_delimiter = ' ', verbatim_doc_comment)]
+    pub(super) envoy_xds: Vec<XdsSource>,
     /// What a denied request from Envoy consumes
     #[arg(long, value_name = "WHAT", env = "TIDEGATE_ENVOY_CONSUME", default_value = "each")]
     envoy_consume: ConsumeOption,
@@ -380,8 +391,11 @@ impl Args {
         }
         if self.grpc.as_ref().is_some_and(|grpc| !grpc.eq_ignore_ascii_case("off"))
             && self.envoy_config.is_none()
+            && self.envoy_xds.is_empty()
         {
-            return Some("--grpc needs a configuration of Envoy's rate limit service: --envoy-config PATH");
+            return Some(
+                "--grpc needs a configuration of Envoy's rate limit service: --envoy-config PATH or --envoy-xds URL",
+            );
         }
         if self.sentinel_token.as_ref().is_some_and(|address| !address.eq_ignore_ascii_case("off"))
             && self.sentinel_rules.is_none()
@@ -413,11 +427,13 @@ impl Args {
             },
             access: self.access.clone(),
             insecure: self.insecure,
-            grpc: match (&self.grpc, &self.envoy_config) {
-                (Some(address), _) => listener(address),
-                (None, Some(_)) if cfg!(feature = "grpc") => Some("127.0.0.1:8081".to_owned()),
-                _ => None,
+            grpc: match &self.grpc {
+                Some(address) => listener(address),
+                None if !cfg!(feature = "grpc") => None,
+                None => (self.envoy_config.is_some() || !self.envoy_xds.is_empty())
+                    .then(|| "127.0.0.1:8081".to_owned()),
             },
+            envoy_xds: self.envoy_xds.clone(),
             spoe: self.spoe.as_deref().and_then(listener),
             sentinel: self.sentinel_token.as_deref().and_then(listener).map(|address| with_port(&address)),
             sentinel_rules: self.sentinel_rules.clone(),

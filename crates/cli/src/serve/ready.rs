@@ -3,7 +3,7 @@
 use std::{fmt::Write, io, net::SocketAddr};
 
 use tidegate_core::write_duration;
-use tidegate_server::Server;
+use tidegate_server::{Server, XdsSource};
 
 use super::args::{Args, LogFormat};
 
@@ -31,7 +31,8 @@ impl Ready {
             format: args.log_format,
             rules: {
                 let files = [&args.rules, &args.envoy_config, &args.sentinel_rules].into_iter().flatten();
-                let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
+                let files = files.map(|path| path.display().to_string());
+                let files: Vec<String> = files.chain(args.envoy_xds.iter().map(XdsSource::shown)).collect();
                 match files.as_slice() {
                     [] => "built-in examples (use your own with --rules FILE)".to_owned(),
                     files => files.join(", "),

@@ -20,6 +20,14 @@ pub struct Config {
     pub limits: Vec<LimitSpec>,
 }
 
+/// A part of a configuration: a file, or a resource of a control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text {
+    /// Where it is from, for messages.
+    pub origin: PathBuf,
+    pub text: String,
+}
+
 /// Reads and checks a file, or all files of a directory and its subdirectories, whatever their names, but those that begin with a
 /// dot. `keeping` says where the limits are kept.
 ///
@@ -27,18 +35,39 @@ pub struct Config {
 /// When a file cannot be read or has problems, or two files have the same domain. The error lists all problems of all files,
 /// and none of the files is used.
 pub fn load(path: &Path, keeping: Keeping) -> Result<Config, RulesError> {
+    let texts = read(path)?;
+    build(texts, keeping)
+}
+
+/// The parts at a path, or why they cannot be read.
+///
+/// # Errors
+/// When the path leads to no file.
+pub(crate) fn read(path: &Path) -> Result<Vec<Result<Text, RulesError>>, RulesError> {
+    let read = |origin: PathBuf| read_text(&origin).map(|text| Text { origin, text });
+    Ok(files(path)?.into_iter().map(read).collect())
+}
+
+/// Checks all parts of a configuration.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn build(
+    texts: impl IntoIterator<Item = Result<Text, RulesError>>,
+    keeping: Keeping,
+) -> Result<Config, RulesError> {
     let mut errors = Vec::new();
     let (mut domains, mut rules, mut limits) = (Vec::new(), Vec::new(), Vec::new());
     let mut seen: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for path in files(path)? {
-        let text = match read_text(&path) {
+    for text in texts {
+        let Text { origin, text } = match text {
             Ok(text) => text,
             Err(error) => {
                 errors.push(error);
                 continue;
             }
         };
-        let invalid = |problems| RulesError::Invalid { path: Some(path.clone()), problems };
+        let invalid = |problems| RulesError::Invalid { path: Some(origin.clone()), problems };
         let file = match parse(&text, rules.len(), keeping) {
             Ok(file) => file,
             Err(problems) => {
@@ -52,7 +81,7 @@ pub fn load(path: &Path, keeping: Keeping) -> Result<Config, RulesError> {
             errors.push(invalid(vec![problem.mend("put all its descriptors into one of the files")]));
             continue;
         }
-        seen.insert(file.domain.name.clone(), path.clone());
+        seen.insert(file.domain.name.clone(), origin.clone());
         rules.extend(file.rules);
         limits.extend(file.limits);
         domains.push(file.domain);
@@ -63,7 +92,7 @@ pub fn load(path: &Path, keeping: Keeping) -> Result<Config, RulesError> {
             rules.len()
         ));
         let problems = vec![problem.mend("remove `value`, so that one rule limits each value separately")];
-        errors.push(RulesError::Invalid { path: Some(path.to_owned()), problems });
+        errors.push(RulesError::Invalid { path: None, problems });
     }
     match errors.len() {
         0 => Ok(Config { domains: Domains::new(domains, rules), limits }),

@@ -10,3 +10,4 @@ pub(crate) mod sources;
 pub(crate) mod start_error;
 pub(crate) mod state;
 pub(crate) mod state_file;
+pub(crate) mod xds;

@@ -14,6 +14,7 @@ use crate::{
         telemetry::Telemetry,
         trace::{KeyShare, TRACE_BYTES},
     },
+    serve::xds::XdsSource,
 };
 
 /// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that the system chooses the
@@ -48,6 +49,8 @@ pub struct Options {
     pub sentinel_rules: Option<PathBuf>,
     /// The maximum number of requests for tokens that each namespace may make in a second.
     pub sentinel_max_qps: u32,
+    /// Control planes that send the configuration of Envoy's rate limit service. Needs the crate's feature `grpc`.
+    pub envoy_xds: Vec<XdsSource>,
     /// What a denied request from Envoy consumes.
     pub envoy_consume: Consume,
     /// Whether Envoy adds the header fields `RateLimit` and `RateLimit-Policy` to responses.
@@ -130,6 +133,7 @@ impl Default for Options {
             envoy_config: None,
             sentinel_rules: None,
             sentinel_max_qps: 30_000,
+            envoy_xds: Vec::new(),
             envoy_consume: Consume::default(),
             envoy_headers: false,
             max_keys: 1 << 20,

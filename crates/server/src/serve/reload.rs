@@ -67,7 +67,7 @@ impl Reload {
             Ok(count)
         };
         let load = Arc::new(load);
-        let watch = (!sources.paths().is_empty()).then(|| sources.watch());
+        let watch = sources.may_change().then(|| sources.watch());
         Self { sources, watch, load, slow: SLOW, events, attempts: watch::Sender::new(0) }
     }
 

@@ -60,6 +60,8 @@ use crate::{
         state::State,
     },
 };
+#[cfg(feature = "grpc")]
+use crate::{observe::metrics::XdsStats, serve::xds};
 
 /// The maximum number of connections of the control plane. Above it, the connection that was idle longest is closed.
 const ADMIN_CONNECTIONS: usize = 256;
@@ -94,6 +96,8 @@ pub struct Server {
     events: Arc<Events>,
     stats: Arc<RespStats>,
     reload: Reload,
+    #[cfg(feature = "grpc")]
+    control_planes: Vec<xds::Client>,
     reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
     attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
@@ -171,6 +175,8 @@ impl Server {
         let doors = [door("http", &http, false)?, door("admin", &admin, false)?];
         let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
+        #[cfg(feature = "grpc")]
+        let control_planes = control_planes(&options, &sources, &service, &reload_orders.0, &mut metrics);
         if let Some(telemetry) = &options.telemetry {
             telemetry.export(metrics.sources());
         }
@@ -212,8 +218,6 @@ impl Server {
             }
             None => None,
         };
-        let attempts = reload.attempts();
-        let state = state.map(Arc::new);
         Ok(Self {
             options,
             security,
@@ -221,10 +225,12 @@ impl Server {
             app,
             events,
             stats,
+            attempts: reload.attempts(),
             reload,
+            #[cfg(feature = "grpc")]
+            control_planes,
             reload_orders,
-            attempts,
-            state,
+            state: state.map(Arc::new),
             http,
             admin,
             resp,
@@ -312,6 +318,10 @@ impl Server {
         if let Some(state) = &state {
             let (state, service) = (Arc::clone(state), Arc::clone(&service));
             background.spawn(state.write_at_intervals(service, options.state_interval));
+        }
+        #[cfg(feature = "grpc")]
+        for control_plane in self.control_planes {
+            background.spawn(control_plane.follow());
         }
         background.spawn(watch_occupancy(Arc::clone(&service)));
         background.spawn(keep_history(Arc::clone(&service), Arc::clone(&app), stats));
@@ -539,6 +549,29 @@ fn make_service(
     Ok(service.with_history(options.history_memory).with_trace(trace))
 }
 
+/// The clients of the control planes in the options.
+#[cfg(feature = "grpc")]
+fn control_planes(
+    options: &Options,
+    sources: &Sources,
+    service: &Arc<Service>,
+    reload: &mpsc::Sender<ReloadOrder>,
+    metrics: &mut Metrics,
+) -> Vec<xds::Client> {
+    let each = options.envoy_xds.iter().zip(&sources.discovered);
+    let clients: Vec<_> = each
+        .map(|(source, discovered)| xds::Client {
+            source: source.clone(),
+            discovered: Arc::clone(discovered),
+            stats: Arc::new(XdsStats::new(&source.origin)),
+            service: Arc::clone(service),
+            reload: reload.clone(),
+        })
+        .collect();
+    metrics.add_xds(clients.iter().map(|client| Arc::clone(&client.stats)).collect());
+    clients
+}
+
 /// A listener's address, and the task that serves it.
 type Serving = Option<(SocketAddr, JoinHandle<()>)>;
 
@@ -590,10 +623,10 @@ async fn listen_for_grpc(
     _security: &ListenerSecurity,
     _stopped: &watch::Receiver<bool>,
 ) -> Result<Serving, StartError> {
-    match &options.grpc {
-        Some(_) => Err(StartError::NoGrpc),
-        None => Ok(None),
+    if options.grpc.is_some() || !options.envoy_xds.is_empty() {
+        return Err(StartError::NoGrpc);
     }
+    Ok(None)
 }
 
 async fn listen_for_spoe(

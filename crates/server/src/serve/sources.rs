@@ -4,12 +4,16 @@ use std::{
     collections::BTreeSet,
     fmt,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use tidegate_config::file::Watch;
 
 use crate::{
-    envoy::{self, Config, Domains},
+    envoy::{
+        Config, Domains,
+        load::{Text, build, read},
+    },
     rules::{self, ClusterRules, Keeping, LimitSpec, Problem, Rules, RulesError, TokenRule, files::files},
     serve::options::Options,
 };
@@ -23,6 +27,24 @@ pub(crate) struct Sources {
     pub envoy: Option<PathBuf>,
     /// A file or a directory with Sentinel's cluster rules.
     pub sentinel: Option<PathBuf>,
+    /// The configurations of Envoy's rate limit service that control planes send.
+    pub discovered: Vec<Arc<Discovered>>,
+}
+
+/// The resources that a control plane has sent.
+#[derive(Debug, Default)]
+pub(crate) struct Discovered(Mutex<Vec<Text>>);
+
+impl Discovered {
+    /// Replaces the resources, and returns those before.
+    #[cfg(feature = "grpc")]
+    pub fn replace(&self, texts: Vec<Text>) -> Vec<Text> {
+        std::mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), texts)
+    }
+
+    fn texts(&self) -> Vec<Text> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// The contents of all files.
@@ -40,12 +62,18 @@ impl Sources {
             rules: options.rules.clone(),
             envoy: options.envoy_config.clone(),
             sentinel: options.sentinel_rules.clone(),
+            discovered: options.envoy_xds.iter().map(|_| Arc::default()).collect(),
         }
     }
 
     /// The configured paths.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.rules.iter().chain(&self.envoy).chain(&self.sentinel).cloned().collect()
+    }
+
+    /// Whether the limits may change.
+    pub fn may_change(&self) -> bool {
+        !self.paths().is_empty() || !self.discovered.is_empty()
     }
 
     /// Watches for changes of the files.
@@ -65,7 +93,7 @@ impl Sources {
     pub fn load(&self, keeping: Keeping) -> Result<Loaded, RulesError> {
         let rules = match &self.rules {
             Some(path) => rules::load_to_serve(path, keeping),
-            None if self.envoy.is_some() || self.sentinel.is_some() => Ok(Rules::default()),
+            None if self.may_change() => Ok(Rules::default()),
             None => Ok(rules::example()),
         };
         self.joined(rules, keeping)
@@ -81,13 +109,12 @@ impl Sources {
 
     fn joined(&self, rules: Result<Rules, RulesError>, keeping: Keeping) -> Result<Loaded, RulesError> {
         let taken = rules.as_ref().map(|rules| rules.limits.as_slice()).unwrap_or_default();
-        let config = self.envoy.as_deref().map_or_else(
-            || Ok(Config::default()),
-            |path| {
-                let config = envoy::load(path, keeping)?;
-                distinct(path, &config.limits, "a descriptor's limit", taken).map(|()| config)
-            },
-        );
+        let config = self.envoy.as_deref().map_or(Ok(Vec::new()), read).and_then(|files| {
+            let discovered = self.discovered.iter().flat_map(|discovered| discovered.texts());
+            let config = build(files.into_iter().chain(discovered.map(Ok)), keeping)?;
+            let path = self.envoy.as_deref().unwrap_or(Path::new("the control plane's configuration"));
+            distinct(path, &config.limits, "a descriptor's limit", taken).map(|()| config)
+        });
         let cluster = self.sentinel.as_deref().map_or_else(
             || Ok(ClusterRules::default()),
             |path| {

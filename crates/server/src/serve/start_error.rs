@@ -67,7 +67,9 @@ pub enum StartError {
     #[error("the RESP listener cannot run: {0}; lower --resp-threads, or raise the system's limits")]
     Threads(#[source] io::Error),
     /// gRPC is configured, but the program was built without it.
-    #[error("this program was built without gRPC (the crate's feature `grpc`): remove --grpc")]
+    #[error(
+        "this program was built without gRPC (the crate's feature `grpc`): remove --grpc and --envoy-xds"
+    )]
     NoGrpc,
     /// The memory for the keys of `CL.THROTTLE` cannot be reserved.
     #[error("CL.THROTTLE: {0}")]

@@ -13,3 +13,4 @@ mod quota;
 mod rls;
 #[cfg(feature = "servers")]
 mod shared;
+mod xds;

@@ -24,12 +24,16 @@ mod sentinel;
 mod source;
 mod spoe;
 mod store;
+#[cfg(feature = "grpc")]
+mod xds;
 
 #[cfg(feature = "grpc")]
 pub(crate) use self::grpc::GrpcStats;
 pub(crate) use self::http::HttpStats;
 pub(crate) use self::sentinel::SentinelStats;
 pub(crate) use self::spoe::SpoeStats;
+#[cfg(feature = "grpc")]
+pub(crate) use self::xds::XdsStats;
 pub(crate) use source::{Kind, Labels, Sink, Source};
 use source::{Scraped, one};
 
@@ -139,6 +143,12 @@ impl Metrics {
     /// Adds the counters of SPOE.
     pub fn add_spoe(&mut self, stats: Arc<SpoeStats>) {
         self.add(Arc::new(spoe::Counted(stats)));
+    }
+
+    /// Adds the counters of control planes.
+    #[cfg(feature = "grpc")]
+    pub fn add_xds(&mut self, stats: Vec<Arc<XdsStats>>) {
+        self.add(Arc::new(xds::Counted(stats)));
     }
 
     /// Adds the counters of the token server.

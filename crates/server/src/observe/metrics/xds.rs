@@ -1,0 +1,64 @@
+//! The counters of the streams from control planes.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use tidegate_core::Nanos;
+
+use super::{Kind, Labels, Sink, Source, read};
+
+/// The counters of one control plane.
+#[derive(Debug, Default)]
+pub(crate) struct XdsStats {
+    pub url: String,
+    /// Whether there is a stream.
+    pub is_up: AtomicBool,
+    /// When the control plane last sent something, in seconds since 1970; 0 for never.
+    seen_at: AtomicU64,
+    /// Answers that were put in force.
+    pub updates: AtomicU64,
+    /// Answers that were refused.
+    pub refused: AtomicU64,
+}
+
+impl XdsStats {
+    pub fn new(url: &str) -> Self {
+        Self { url: url.to_owned(), ..Self::default() }
+    }
+
+    /// Notes that the control plane has sent something.
+    pub fn seen_up(&self, now: Nanos) {
+        self.is_up.store(true, Ordering::Relaxed);
+        self.seen_at.store(now.get() / 1_000_000_000, Ordering::Relaxed);
+    }
+}
+
+/// Read at each scrape.
+pub(super) struct Counted(pub Vec<Arc<XdsStats>>);
+
+impl Source for Counted {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+        let labels: Vec<[(&str, &str); 1]> = self.0.iter().map(|stats| [("url", &*stats.url)]).collect();
+        let each = |value: &dyn Fn(&XdsStats) -> u64| -> Vec<(Labels<'_>, u64)> {
+            labels.iter().zip(&self.0).map(|(labels, stats)| (&labels[..], value(stats))).collect()
+        };
+        let up = each(&|stats| stats.is_up.load(Ordering::Relaxed).into());
+        sink.family("xds_up", "Whether there is a stream from the control plane", Kind::Gauge, &up)?;
+        let help = "When the control plane last sent rules, in seconds since 1970; 0 for never";
+        sink.family(
+            "xds_last_answer_timestamp_seconds",
+            help,
+            Kind::Gauge,
+            &each(&|stats| read(&stats.seen_at)),
+        )?;
+        let help = "Answers of the control plane that were put in force";
+        sink.family("xds_updates", help, Kind::Counter, &each(&|stats| read(&stats.updates)))?;
+        let help = "Answers of the control plane that were refused";
+        sink.family("xds_refused", help, Kind::Counter, &each(&|stats| read(&stats.refused)))
+    }
+}

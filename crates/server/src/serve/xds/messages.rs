@@ -1,0 +1,268 @@
+//! The resources of a control plane, as texts of a configuration.
+
+use std::path::PathBuf;
+
+use envoy_types::pb::google::protobuf::{Any, Struct, Value, value::Kind};
+use prost::Message;
+use serde_json::{Map, Value as Json, json};
+
+use crate::envoy::load::Text;
+
+/// The type of the resources.
+pub(super) const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+/// The units by their numbers.
+const UNITS: [&str; 8] = ["", "second", "minute", "hour", "day", "month", "year", "week"];
+/// The field of a rule's metadata with options of its limit, such as `algorithm`.
+const OPTIONS: &str = "tidegate";
+
+/// `ratelimit.config.ratelimit.v3.RateLimitConfig`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RateLimitConfig {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub domain: String,
+    #[prost(message, repeated, tag = "3")]
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// `RateLimitDescriptor`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Descriptor {
+    #[prost(string, tag = "1")]
+    pub key: String,
+    #[prost(string, tag = "2")]
+    pub value: String,
+    #[prost(message, optional, tag = "3")]
+    pub rate_limit: Option<Policy>,
+    #[prost(message, repeated, tag = "4")]
+    pub descriptors: Vec<Self>,
+    #[prost(bool, tag = "5")]
+    pub shadow_mode: bool,
+    #[prost(bool, tag = "6")]
+    pub detailed_metric: bool,
+    #[prost(bool, tag = "7")]
+    pub quota_mode: bool,
+    #[prost(message, optional, tag = "8")]
+    pub metadata: Option<Struct>,
+}
+
+/// `RateLimitPolicy`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Policy {
+    #[prost(int32, tag = "1")]
+    pub unit: i32,
+    #[prost(uint32, tag = "2")]
+    pub requests_per_unit: u32,
+    #[prost(bool, tag = "3")]
+    pub unlimited: bool,
+    #[prost(string, tag = "4")]
+    pub name: String,
+    #[prost(message, repeated, tag = "5")]
+    pub replaces: Vec<Replace>,
+}
+
+/// `RateLimitReplace`
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct Replace {
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// The configuration in an answer's resources, sorted by domain.
+///
+/// # Errors
+/// When a resource cannot be decoded.
+pub(super) fn texts(resources: &[Any], origin: &str) -> Result<Vec<Text>, String> {
+    let text = |resource: &Any| {
+        if resource.type_url != TYPE {
+            return Err(format!("a resource has the type {}", resource.type_url));
+        }
+        let config = RateLimitConfig::decode(&*resource.value)
+            .map_err(|error| format!("a resource cannot be decoded: {error}"))?;
+        let origin = PathBuf::from(format!("{origin} domain {}", config.domain));
+        Ok(Text { origin, text: config.json().to_string() })
+    };
+    let mut texts = resources.iter().map(text).collect::<Result<Vec<_>, String>>()?;
+    texts.sort_by(|one, other| one.origin.cmp(&other.origin));
+    Ok(texts)
+}
+
+impl RateLimitConfig {
+    /// As in a file: YAML includes JSON.
+    fn json(self) -> Json {
+        json!({"domain": self.domain, "descriptors": all(self.descriptors)})
+    }
+}
+
+fn all(descriptors: Vec<Descriptor>) -> Vec<Json> {
+    descriptors.into_iter().map(Descriptor::json).collect()
+}
+
+impl Descriptor {
+    fn json(self) -> Json {
+        let mut fields = Map::from_iter([("key".to_owned(), Json::from(self.key))]);
+        let mut put = |name: &str, value: Json| fields.insert(name.to_owned(), value);
+        if !self.value.is_empty() {
+            put("value", self.value.into());
+        }
+        let flags = [
+            ("shadow_mode", self.shadow_mode),
+            ("detailed_metric", self.detailed_metric),
+            ("quota_mode", self.quota_mode),
+        ];
+        for (name, _) in flags.into_iter().filter(|(_, is_on)| *is_on) {
+            put(name, true.into());
+        }
+        let mut metadata = self.metadata.unwrap_or_default().fields;
+        let options = metadata.remove(OPTIONS).map(plain);
+        if let Some(policy) = self.rate_limit {
+            put("rate_limit", policy.json(options));
+        }
+        if !metadata.is_empty() {
+            // A value that has fields is shown as JSON.
+            let texts = metadata.into_iter().map(|(name, value)| {
+                let value = plain(value);
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                (name, Json::from(text))
+            });
+            put("metadata", texts.collect::<Map<_, _>>().into());
+        }
+        if !self.descriptors.is_empty() {
+            put("descriptors", all(self.descriptors).into());
+        }
+        fields.into()
+    }
+}
+
+impl Policy {
+    fn json(self, options: Option<Json>) -> Json {
+        let mut fields = match options {
+            Some(Json::Object(options)) => options,
+            _ => Map::new(),
+        };
+        let mut put = |name: &str, value: Json| fields.insert(name.to_owned(), value);
+        let unit = usize::try_from(self.unit).ok().and_then(|unit| UNITS.get(unit)).copied();
+        match unit {
+            Some("") if self.unlimited => None,
+            // The reader names the units that there are.
+            unit => put("unit", unit.map_or_else(|| self.unit.into(), Json::from)),
+        };
+        if self.unlimited {
+            put("unlimited", true.into());
+        } else {
+            put("requests_per_unit", self.requests_per_unit.into());
+        }
+        if !self.name.is_empty() {
+            put("name", self.name.into());
+        }
+        if !self.replaces.is_empty() {
+            let names = self.replaces.into_iter().map(|replace| json!({"name": replace.name}));
+            put("replaces", names.collect::<Vec<_>>().into());
+        }
+        fields.into()
+    }
+}
+
+fn plain(value: Value) -> Json {
+    match value.kind {
+        None | Some(Kind::NullValue(_)) => Json::Null,
+        // A whole number is written without a fraction.
+        Some(Kind::NumberValue(number)) if number.fract() == 0.0 && number.abs() < 1e15 => {
+            (number as i64).into()
+        }
+        Some(Kind::NumberValue(number)) => number.into(),
+        Some(Kind::StringValue(text)) => text.into(),
+        Some(Kind::BoolValue(is_on)) => is_on.into(),
+        Some(Kind::StructValue(fields)) => {
+            fields.fields.into_iter().map(|(name, value)| (name, plain(value))).collect::<Map<_, _>>().into()
+        }
+        Some(Kind::ListValue(values)) => values.values.into_iter().map(plain).collect::<Vec<_>>().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{envoy::load::build, rules::Keeping};
+
+    fn value(kind: Kind) -> Value {
+        Value { kind: Some(kind) }
+    }
+
+    fn resource(config: &RateLimitConfig) -> Any {
+        Any { type_url: TYPE.to_owned(), value: config.encode_to_vec() }
+    }
+
+    #[test]
+    fn a_resource_means_what_a_file_with_the_same_rules_means() {
+        let limit = |unit, requests_per_unit| Some(Policy { unit, requests_per_unit, ..Policy::default() });
+        let key = |key: &str| Descriptor { key: key.to_owned(), ..Descriptor::default() };
+        let options = [("algorithm", "token-bucket"), ("charge", "admitted")]
+            .map(|(name, text)| (name.to_owned(), value(Kind::StringValue(text.to_owned()))));
+        let options = value(Kind::StructValue(Struct { fields: options.into_iter().collect() }));
+        let team = value(Kind::StringValue("payments".to_owned()));
+        let metadata = [("team".to_owned(), team), (OPTIONS.to_owned(), options)].into_iter().collect();
+        let config = RateLimitConfig {
+            name: "listener".to_owned(),
+            domain: "shop".to_owned(),
+            descriptors: vec![
+                Descriptor {
+                    value: "1.5".to_owned(),
+                    descriptors: vec![Descriptor {
+                        rate_limit: limit(7, 3),
+                        shadow_mode: true,
+                        metadata: Some(Struct { fields: metadata }),
+                        ..key("user")
+                    }],
+                    ..key("route")
+                },
+                Descriptor {
+                    rate_limit: Some(Policy {
+                        unlimited: true,
+                        name: "all".to_owned(),
+                        replaces: vec![Replace { name: "other".to_owned() }],
+                        ..Policy::default()
+                    }),
+                    ..key("free")
+                },
+            ],
+        };
+        let texts = texts(&[resource(&config)], "http://a").unwrap();
+        let sent = build(texts.into_iter().map(Ok), Keeping::Memory).unwrap();
+        let file = "domain: shop
+descriptors:
+  - key: route
+    value: '1.5'
+    descriptors:
+      - key: user
+        shadow_mode: true
+        metadata: {team: payments}
+        rate_limit: {unit: week, requests_per_unit: 3, algorithm: token-bucket, charge: admitted}
+  - {key: free, rate_limit: {unlimited: true, name: all, replaces: [{name: other}]}}
+";
+        let file = Text { origin: PathBuf::new(), text: file.to_owned() };
+        let file = build([Ok(file)], Keeping::Memory).unwrap();
+        assert_eq!(sent.limits, file.limits);
+        assert_eq!(format!("{:?}", sent.domains.rules()), format!("{:?}", file.domains.rules()));
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_refused() {
+        let said = |resource: Any| texts(&[resource], "http://a").unwrap_err();
+        assert!(said(Any { type_url: "other".to_owned(), value: Vec::new() }).contains("the type other"));
+        assert!(said(Any { type_url: TYPE.to_owned(), value: vec![0xFF] }).contains("cannot be decoded"));
+        let unit = |unit| Some(Policy { unit, requests_per_unit: 1, ..Policy::default() });
+        for unit in [unit(0), unit(8), unit(-1)] {
+            let descriptor = Descriptor { key: "a".to_owned(), rate_limit: unit, ..Descriptor::default() };
+            let config = RateLimitConfig {
+                domain: "d".to_owned(),
+                descriptors: vec![descriptor],
+                ..RateLimitConfig::default()
+            };
+            let texts = texts(&[resource(&config)], "http://a").unwrap();
+            let said = build(texts.into_iter().map(Ok), Keeping::Memory).unwrap_err().to_string();
+            assert!(said.contains("http://a domain d") && said.contains("second, minute"), "{said}");
+        }
+    }
+}

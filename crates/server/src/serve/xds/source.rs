@@ -1,0 +1,141 @@
+//! The address of a control plane, with its options.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use url::Url;
+
+/// The largest answer of a control plane, unless its address says otherwise.
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// A control plane, as in `https://envoy-gateway:18001?node=envoy-ratelimit&ca=/certs/ca.crt&cert=/certs/tls.crt&key=/certs/tls.key`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdsSource {
+    /// Scheme, host and port.
+    pub(crate) origin: String,
+    pub(crate) uses_tls: bool,
+    /// This server's id for the control plane.
+    pub(crate) node: String,
+    /// More about this server for the control plane.
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// Header fields of the stream.
+    pub(crate) headers: BTreeMap<String, String>,
+    /// The authority of the control plane's certificate; `None` for the system's.
+    pub(crate) ca: Option<PathBuf>,
+    /// This server's certificate and its key.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    /// The name in the control plane's certificate, if it is not the host.
+    pub(crate) server_name: Option<String>,
+    pub(crate) max_message: usize,
+    /// The pauses before a lost stream is opened again: the first, and the longest.
+    pub(crate) pauses: (Duration, Duration),
+}
+
+impl XdsSource {
+    /// The address without its options.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        self.origin.clone()
+    }
+}
+
+/// Why a text is no address of a control plane.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct XdsSourceError(String);
+
+impl std::str::FromStr for XdsSource {
+    type Err = XdsSourceError;
+
+    fn from_str(text: &str) -> Result<Self, XdsSourceError> {
+        let refuse = |what: String| Err(XdsSourceError(what));
+        let url = match Url::parse(text) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => url,
+            _ => return refuse("write http://HOST:PORT or https://HOST:PORT".to_owned()),
+        };
+        let (uses_tls, host) = (url.scheme() == "https", url.host_str().unwrap_or_default());
+        let port = url.port().unwrap_or(if uses_tls { 18001 } else { 18000 });
+        let mut source = Self {
+            origin: format!("{}://{host}:{port}", url.scheme()),
+            uses_tls,
+            node: "default".to_owned(),
+            metadata: BTreeMap::new(),
+            headers: BTreeMap::new(),
+            ca: None,
+            identity: None,
+            server_name: None,
+            max_message: MAX_MESSAGE,
+            pauses: (Duration::from_secs(1), Duration::from_mins(1)),
+        };
+        let (mut cert, mut key) = (None, None);
+        for (name, value) in url.query_pairs() {
+            let pair = |sign| match value.split_once(sign) {
+                Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+                _ => {
+                    Err(XdsSourceError(format!("{name} is `{value}`; write it as in {name}=NAME{sign}VALUE")))
+                }
+            };
+            match &*name {
+                "node" => source.node = value.into_owned(),
+                "metadata" => source.metadata.extend([pair('=')?]),
+                "header" => source.headers.extend([pair(':')?]),
+                "ca" => source.ca = Some(value.into_owned().into()),
+                "cert" => cert = Some(value.into_owned().into()),
+                "key" => key = Some(value.into_owned().into()),
+                "server_name" => source.server_name = Some(value.into_owned()),
+                "max_message" => match value.parse() {
+                    Ok(bytes) => source.max_message = bytes,
+                    Err(_) => return refuse(format!("max_message is `{value}`; write a number of bytes")),
+                },
+                "first_pause" => match tidegate_core::parse_duration(&value) {
+                    Ok(pause) => source.pauses.0 = pause,
+                    Err(_) => return refuse(format!("first_pause is `{value}`; write it as in 10s")),
+                },
+                _ => {
+                    return refuse(format!(
+                        "there is no option `{name}`; the options are node, metadata, header, ca, cert, key, server_name, \
+                         max_message and first_pause"
+                    ));
+                }
+            }
+        }
+        source.identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return refuse("a client certificate needs cert and key".to_owned()),
+        };
+        if !uses_tls && (source.ca.is_some() || source.identity.is_some() || source.server_name.is_some()) {
+            return refuse("ca, cert, key and server_name are for https://".to_owned());
+        }
+        Ok(source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_its_options() {
+        let source: XdsSource =
+            "https://gateway?node=n&ca=%2Fca&cert=/c&key=/k&metadata=a=b&header=x:y&server_name=s"
+                .parse()
+                .unwrap();
+        assert_eq!((source.origin.as_str(), source.node.as_str()), ("https://gateway:18001", "n"));
+        assert_eq!((source.ca, source.identity), (Some("/ca".into()), Some(("/c".into(), "/k".into()))));
+        assert_eq!((source.metadata["a"].as_str(), source.headers["x"].as_str()), ("b", "y"));
+        let plain: XdsSource = "http://[::1]:18002?max_message=7".parse().unwrap();
+        assert_eq!((plain.origin.as_str(), plain.max_message), ("http://[::1]:18002", 7));
+        for (text, says) in [
+            ("gateway:18001", "write http://"),
+            ("ftp://a", "write http://"),
+            ("http://a?nod=x", "no option `nod`"),
+            ("http://a?ca=/x", "are for https://"),
+            ("https://a?cert=/x", "needs cert and key"),
+            ("https://a?header=x", "header=NAME:VALUE"),
+            ("http://a?max_message=many", "max_message is `many`"),
+        ] {
+            let said = text.parse::<XdsSource>().unwrap_err().to_string();
+            assert!(said.contains(says), "{text}: {said}");
+        }
+    }
+}
