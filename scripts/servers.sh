@@ -6,6 +6,7 @@
 #   scripts/servers.sh envoy         Envoy
 #   scripts/servers.sh ratelimit     envoyproxy/ratelimit, built with the Go that is there
 #   scripts/servers.sh grpcurl       grpcurl, a client for any gRPC server, built in the same way
+#   scripts/servers.sh control-plane a control plane of Envoy's configuration, with go-control-plane (scripts/xds), built in the same way
 #   scripts/servers.sh sentinel      Alibaba Sentinel's token server, its client and its decisions (scripts/sentinel), built with the JDK
 #                                    and Maven that are there
 #
@@ -94,6 +95,12 @@ fetch_ratelimit() { # fetch_ratelimit DIRECTORY
 
 fetch_grpcurl() { # fetch_grpcurl DIRECTORY
     go_program "$1" github.com/fullstorydev/grpcurl/cmd/grpcurl "$GRPCURL" grpcurl TIDEGATE_GRPCURL
+}
+
+fetch_control_plane() { # fetch_control_plane DIRECTORY
+    command -v go >/dev/null || die "the control plane is built with Go: install it"
+    (cd scripts/xds && CGO_ENABLED=0 again go build -trimpath -o "$1/server" . >&2) ||
+        die "the control plane cannot be fetched or built; see above"
 }
 
 fetch_sentinel() { # fetch_sentinel DIRECTORY
@@ -214,10 +221,15 @@ grpcurl)
         checked "$program"
     fi
     ;;
+control-plane)
+    sources=$(cat scripts/xds/* | sha256sum | cut -c 1-16)
+    provide "control-plane-$sources" fetch_control_plane
+    echo "$program"
+    ;;
 sentinel)
     sources=$(cat scripts/sentinel/pom.xml scripts/sentinel/*.java scripts/servers.sh | sha256sum | cut -c 1-16)
     provide "sentinel-$sources" fetch_sentinel
     echo "$program"
     ;;
-*) die "which one: redis-6.2, valkey, envoy, ratelimit, grpcurl or sentinel?" ;;
+*) die "which one: redis-6.2, valkey, envoy, ratelimit, grpcurl, control-plane or sentinel?" ;;
 esac

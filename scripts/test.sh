@@ -103,12 +103,19 @@ interop() {
     TIDEGATE_RATELIMIT=$(scripts/servers.sh ratelimit)
     export TIDEGATE_RATELIMIT
     local known=()
+    if command -v go >/dev/null && [ -z "${TIDEGATE_OFFLINE:-}" ]; then
+        TIDEGATE_CONTROL_PLANE=$(scripts/servers.sh control-plane)
+        export TIDEGATE_CONTROL_PLANE
+    else
+        skipped+=("go-control-plane (no Go, or TIDEGATE_OFFLINE)")
+        known=(--skip interop::control_plane)
+    fi
     if [ -n "${TIDEGATE_GRPCURL:-}" ] || { [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; }; then
         TIDEGATE_GRPCURL=$(scripts/servers.sh grpcurl)
         export TIDEGATE_GRPCURL
     else
         skipped+=("grpcurl (no Go, or TIDEGATE_OFFLINE)")
-        known=(--skip interop::grpcurl)
+        known+=(--skip interop::grpcurl)
     fi
     tests "grpcurl, and the same requests to envoyproxy/ratelimit" -p tidegate-server --test grpc -- --ignored interop --show-output \
         ${known[@]+"${known[@]}"}

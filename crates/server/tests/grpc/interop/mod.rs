@@ -15,6 +15,7 @@
 //! 6. *Wildcards.* They are compared there with the key and the value joined by `_`, so the wildcard of one key may match
 //!    another key.
 
+mod control_plane;
 mod differences;
 mod examples;
 mod grpcurl;
