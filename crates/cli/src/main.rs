@@ -9,6 +9,7 @@ mod manual;
 mod metrics;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod ratelimit;
 mod record;
 mod serve;
 mod simulate;
@@ -32,6 +33,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Args>),
+    Ratelimit(ratelimit::Args),
     Check(check::Args),
     Health(client::Health),
     Acquire(client::Acquire),
@@ -55,9 +57,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args_os().collect();
+    let arguments = ratelimit::arguments(std::env::args_os().collect());
     match config_file::command_line(&arguments).command {
         Command::Serve(args) => serve::run(*args),
+        Command::Ratelimit(_) => unreachable!("its settings became options of serve"),
         Command::Check(args) => check::run(&args),
         Command::Health(args) => client::health(&args),
         Command::Acquire(args) => client::acquire(&args),

@@ -108,6 +108,10 @@ pub struct Args {
     /// The certificate's private key, in PEM
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// The listeners with TLS: some of http, resp, grpc, spoe and admin [default: all]
+    #[arg(long, value_name = "NAMES", env = "TIDEGATE_TLS_LISTENERS", requires = "tls_cert", value_delimiter = ',',
+        value_parser = ["http", "resp", "grpc", "spoe", "admin"])]
+    tls_listeners: Vec<String>,
     /// The authority of client certificates, in PEM: clients then need a certificate or a token
     ///
     /// Without --access, every client with a certificate from this authority may ask for decisions and read metrics and rules.
@@ -380,6 +384,12 @@ fn with_port(address: &str) -> String {
 }
 
 impl Args {
+    /// Whether the listener of this option has TLS.
+    pub(super) fn has_tls(&self, listener: &str) -> bool {
+        let all = self.tls_listeners.is_empty();
+        self.tls_cert.is_some() && (all || self.tls_listeners.iter().any(|name| name == listener))
+    }
+
     /// What belongs together and is not there. On the command line these are errors already; a part may stand in --config, or in a
     /// variable.
     pub(super) fn lacks(&self) -> Option<&'static str> {
@@ -425,6 +435,7 @@ impl Args {
                 }),
                 _ => None,
             },
+            tls_listeners: self.tls_listeners.clone(),
             access: self.access.clone(),
             insecure: self.insecure,
             grpc: match &self.grpc {

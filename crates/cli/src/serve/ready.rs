@@ -13,7 +13,8 @@ pub(super) struct Ready {
     rules: String,
     state: Option<String>,
     password: bool,
-    tls: bool,
+    /// Of HTTP, RESP and the control plane.
+    tls: [bool; 3],
     access: bool,
     /// The collector of OpenTelemetry.
     collector: Option<String>,
@@ -43,7 +44,7 @@ impl Ready {
                 .as_ref()
                 .map(|path| format!("{}, written every {}", path.display(), every(args.state_interval))),
             password: args.resp_password.as_ref().is_some_and(|password| !password.is_empty()),
-            tls: args.tls_cert.is_some(),
+            tls: ["http", "resp", "admin"].map(|listener| args.has_tls(listener)),
             access: args.access.is_some() || args.tls_client_ca.is_some(),
             #[cfg(feature = "otlp")]
             collector: has_telemetry.then(|| args.otlp.told()),
@@ -77,9 +78,13 @@ impl Ready {
         let mut line = |what: &str, value: &str| {
             let _ = writeln!(text, "  {what:<7}{value}");
         };
-        let (web, redis) = if self.tls { ("https", "rediss") } else { ("http", "redis") };
-        line("HTTP", &http.map_or("off".to_owned(), |address| format!("{web}://{address}")));
-        line("RESP", &resp.map_or("off".to_owned(), |address| format!("{redis}://{address}")));
+        let shown = |address: Option<SocketAddr>, plain: &str, has_tls: bool| match address {
+            Some(address) => format!("{plain}{}://{address}", if has_tls { "s" } else { "" }),
+            None => "off".to_owned(),
+        };
+        let [http_has_tls, resp_has_tls, admin_has_tls] = self.tls;
+        line("HTTP", &shown(http, "http", http_has_tls));
+        line("RESP", &shown(resp, "redis", resp_has_tls));
         if let Some(address) = grpc {
             line("gRPC", &format!("{address}, for Envoy"));
         }
@@ -89,7 +94,7 @@ impl Ready {
         if let Some(address) = server.sentinel_address() {
             line("tokens", &format!("{address}, for Sentinel"));
         }
-        line("admin", &admin.map_or("off".to_owned(), |address| format!("{web}://{address}")));
+        line("admin", &shown(admin, "http", admin_has_tls));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
         match server.service().store() {
             Some(shared) => line("store", &format!("{}, shared", shared.store().address())),
@@ -114,7 +119,8 @@ impl Ready {
 /// What a client on this machine needs in addition to its request.
 struct Client {
     password: bool,
-    tls: bool,
+    /// Of HTTP, RESP and the control plane.
+    tls: [bool; 3],
     access: bool,
 }
 
@@ -127,7 +133,7 @@ fn commands(
     limits: &[String],
 ) -> Vec<String> {
     let limit = limits.first().map_or("per-user", String::as_str);
-    let web = if client.tls { "--cacert $CA https" } else { "http" };
+    let [web, _, control] = client.tls.map(|has_tls| if has_tls { "--cacert $CA https" } else { "http" });
     let token = if client.access { "-H \"Authorization: Bearer $TOKEN\" " } else { "" };
     let mut commands = Vec::new();
     if let Some(http) = http.map(reachable) {
@@ -139,7 +145,7 @@ fn commands(
                 "curl {token}{web}://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
             ));
             commands.push(match admin.map(reachable) {
-                Some(admin) => format!("curl {token}{web}://{admin}/metrics"),
+                Some(admin) => format!("curl {token}{control}://{admin}/metrics"),
                 None => format!("curl {web}://{http}/readyz"),
             });
         }
@@ -150,7 +156,7 @@ fn commands(
             (false, true) => "REDISCLI_AUTH=$TOKEN ",
             (false, false) => "",
         };
-        let tls = if client.tls { " --tls --cacert $CA" } else { "" };
+        let tls = if client.tls[1] { " --tls --cacert $CA" } else { "" };
         let cli = format!("{auth}redis-cli{tls} -h {} -p {}", resp.ip(), resp.port());
         commands.push(format!("{cli} ACQUIRE {limit} alice"));
         if http.is_none() {

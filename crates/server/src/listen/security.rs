@@ -20,6 +20,8 @@ use crate::{
 pub(crate) struct ListenerSecurity {
     pub tls: Option<Arc<Tls>>,
     pub access: Arc<Access>,
+    /// The listeners with TLS; empty for all.
+    tls_listeners: Arc<[String]>,
     insecure: bool,
 }
 
@@ -31,7 +33,18 @@ impl ListenerSecurity {
         let access =
             Access::open(options.access.clone(), asks_for_certificates).map_err(StartError::Access)?;
         let tls = options.tls.clone().map(Tls::open).transpose()?;
-        Ok(Self { tls: tls.map(Arc::new), access: Arc::new(access), insecure: options.insecure })
+        Ok(Self {
+            tls: tls.map(Arc::new),
+            access: Arc::new(access),
+            tls_listeners: options.tls_listeners.clone().into(),
+            insecure: options.insecure,
+        })
+    }
+
+    /// The protection of the listener of this option.
+    pub fn of(&self, option: &str) -> Self {
+        let has_tls = self.tls_listeners.is_empty() || self.tls_listeners.iter().any(|name| name == option);
+        Self { tls: self.tls.clone().filter(|_| has_tls), ..self.clone() }
     }
 
     /// The access control of a listener. `has_password`: the listener has its own password.
@@ -45,7 +58,8 @@ impl ListenerSecurity {
         has_password: bool,
     ) -> Result<Door, StartError> {
         let is_local = address.ip().to_canonical().is_loopback();
-        let lacks = match (self.tls.is_none(), !self.access.asks_for_something() && !has_password) {
+        let lacks = match (self.of(option).tls.is_none(), !self.access.asks_for_something() && !has_password)
+        {
             (false, false) => None,
             (true, false) => Some(Lacks::Tls),
             (false, true) => Some(Lacks::Credentials),

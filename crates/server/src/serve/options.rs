@@ -33,8 +33,10 @@ pub struct Options {
     pub sentinel: Option<String>,
     /// The address of the control plane (metrics, rules, blocks, resets); `None` turns it off.
     pub admin: Option<String>,
-    /// The certificates for TLS on all listeners; `None` turns TLS off.
+    /// The certificates for TLS; `None` turns TLS off.
     pub tls: Option<TlsFiles>,
+    /// The listeners with TLS, by their options (`http`, `resp`, `grpc`, `spoe`, `admin`); empty for all.
+    pub tls_listeners: Vec<String>,
     /// The access file; `None` gives all clients the default rights.
     pub access: Option<PathBuf>,
     /// Allow addresses that other machines can reach without TLS or without credentials.
@@ -126,6 +128,7 @@ impl Default for Options {
             sentinel: None,
             admin: Some("127.0.0.1:0".to_owned()),
             tls: None,
+            tls_listeners: Vec::new(),
             access: None,
             insecure: false,
             rules: None,

@@ -206,7 +206,7 @@ impl Server {
             let paths = http::Paths::new(Arc::clone(&app), plane, pages::routes());
             let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
             let connections = Acceptor::new(listener, bounds, service, Arc::clone(&stats), stopped.clone());
-            let serve = http::serve(connections, paths, security.clone(), stats, stopped.clone());
+            let serve = http::serve(connections, paths, security.of(name), stats, stopped.clone());
             Some((address, tokio::spawn(serve)))
         };
         let http = serve_http(http, Plane::Data, &events.http);
@@ -610,7 +610,7 @@ async fn listen_for_grpc(
     let (service, its) = (Arc::clone(rates.service()), Arc::clone(&stats.connections));
     let connections = Acceptor::new(listener, bounds(options, "grpc"), service, its, stopped.clone());
     let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
-    let serve = serve(connections, shared, security.clone(), stopped.clone());
+    let serve = serve(connections, shared, security.of("grpc"), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
 }
 
@@ -644,7 +644,7 @@ async fn listen_for_spoe(
     let (its, counts) = (Arc::clone(service), Arc::clone(&stats.connections));
     let connections = Acceptor::new(listener, bounds(options, "spoe"), its, counts, stopped.clone());
     let agent = Agent { service: Arc::clone(service), door, stats };
-    let serve = spoe::serve(connections, agent, security.clone(), stopped.clone());
+    let serve = spoe::serve(connections, agent, security.of("spoe"), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
 }
 
@@ -687,7 +687,7 @@ fn serve_resp(
     };
     let runtime = service.store().map(|_| tokio::runtime::Handle::current());
     let peers = Peers::new(config.max_per_peer);
-    let tls = security.tls.clone();
+    let tls = security.of("resp").tls;
     let strangers = Strangers::new("resp");
     let service = Arc::clone(service);
     let shared = Shared { service, config, door, tls, peers, strangers, started, stats, runtime };

@@ -1,0 +1,285 @@
+//! `tidegate ratelimit`: `serve` with the settings of envoyproxy/ratelimit, from its environment variables.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+
+use std::{env, ffi::OsString, path::Path};
+
+/// Serve in place of envoyproxy/ratelimit: all settings come from its environment variables
+///
+/// A program or a link with the name `ratelimit` does the same. The book has a table of the variables (From envoyproxy/ratelimit). Those that
+/// have no effect are named in one line at the start.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Variables without an effect, and what to use instead.
+const WITHOUT_EFFECT: [(&str, &str); 14] = [
+    ("SHADOW_MODE", "write shadow_mode in the rules"),
+    ("QUOTA_MODE", "write quota_mode in the rules"),
+    ("MERGE_DOMAIN_CONFIG", "put all rules of a domain into one file or resource"),
+    ("GLOBAL_SHADOW_MODE", "write shadow_mode in the rules"),
+    ("NEAR_LIMIT_RATIO", "see the metric tidegate_decisions"),
+    ("LIMIT_LIMIT_HEADER", "the fields are RateLimit and RateLimit-Policy"),
+    ("LIMIT_REMAINING_HEADER", "the fields are RateLimit and RateLimit-Policy"),
+    ("LIMIT_RESET_HEADER", "the fields are RateLimit and RateLimit-Policy"),
+    ("REDIS_PERSECOND", "all limits are in one store"),
+    ("GRPC_MAX_CONNECTION_AGE", "--max-connections closes idle connections"),
+    ("GRPC_CLIENT_TLS_SAN", "name the clients' certificates in TIDEGATE_ACCESS"),
+    ("USE_STATSD", "metrics are those of Prometheus; TIDEGATE_OTLP sends them to a collector"),
+    ("TRACING_ENABLED", "TIDEGATE_OTLP sends traces to a collector"),
+    ("CACHE_KEY_PREFIX", "TIDEGATE_STORE_PREFIX"),
+];
+
+/// The command line, with the options of `serve` in place of `ratelimit`.
+pub fn arguments(given: Vec<OsString>) -> Vec<OsString> {
+    let is_called = given
+        .first()
+        .is_some_and(|program| Path::new(program).file_stem().is_some_and(|stem| stem == "ratelimit"));
+    let is_named = given.len() == 2 && given[1] == "ratelimit";
+    if !(is_named || is_called && given.len() == 1) {
+        return given;
+    }
+    match options(|name| env::var(name).ok().filter(|value| !value.is_empty())) {
+        Ok((options, ignored)) => {
+            if !ignored.is_empty() {
+                eprintln!("tidegate: without effect: {}", ignored.join("; "));
+            }
+            let program = given.into_iter().next();
+            program.into_iter().chain(options.into_iter().map(OsString::from)).collect()
+        }
+        Err(what) => {
+            eprintln!("tidegate: {what}");
+            std::process::exit(2);
+        }
+    }
+}
+
+/// The options of `serve`, and the variables that have no effect.
+fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Vec<String>), String> {
+    let or = |name: &str, usual: &str| variable(name).unwrap_or_else(|| usual.to_owned());
+    let is_on =
+        |name: &str| variable(name).is_some_and(|value| matches!(&*value, "true" | "1" | "TRUE" | "t"));
+    let all = |address: &str| match address.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => address.to_owned(),
+    };
+    let mut options = vec!["serve".to_owned(), "--insecure".to_owned()];
+    let mut give = |option: &str, value: String| options.extend([format!("--{option}"), value]);
+    give("http", format!("{}:{}", or("HOST", "0.0.0.0"), or("PORT", "8080")));
+    give("grpc", format!("{}:{}", or("GRPC_HOST", "0.0.0.0"), or("GRPC_PORT", "8081")));
+    give("resp", "off".to_owned());
+    let metrics = is_on("USE_PROMETHEUS").then(|| all(&or("PROMETHEUS_ADDR", ":9090")));
+    give("admin", metrics.unwrap_or_else(|| format!("127.0.0.1:{}", or("DEBUG_PORT", "6070"))));
+    give("log-level", or("LOG_LEVEL", "warn").to_lowercase().replace("warning", "warn"));
+    if or("LOG_FORMAT", "text") == "json" {
+        give("log-format", "json".to_owned());
+    }
+    match &*or("CONFIG_TYPE", "FILE") {
+        "FILE" => {
+            let root = or("RUNTIME_ROOT", "/srv/runtime_data/current");
+            let below = Path::new(&root).join(or("RUNTIME_SUBDIRECTORY", ""));
+            let path = below.join(or("RUNTIME_APPDIRECTORY", "config"));
+            give("envoy-config", path.to_string_lossy().into_owned());
+        }
+        "GRPC_XDS_SOTW" => give("envoy-xds", control_plane(&variable, &or, &is_on)?),
+        other => return Err(format!("CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW")),
+    }
+    if is_on("GRPC_SERVER_USE_TLS") {
+        let file = |name: &str| variable(name).ok_or(format!("GRPC_SERVER_USE_TLS needs {name}"));
+        give("tls-cert", file("GRPC_SERVER_TLS_CERT")?);
+        give("tls-key", file("GRPC_SERVER_TLS_KEY")?);
+        give("tls-listeners", "grpc".to_owned());
+        if let Some(ca) = variable("GRPC_CLIENT_TLS_CACERT") {
+            give("tls-client-ca", ca);
+        }
+    }
+    match &*or("BACKEND_TYPE", "redis") {
+        "redis" => {
+            if let Some(store) = store(&variable, &or, &is_on)? {
+                give("store", store);
+            }
+        }
+        other => return Err(format!("BACKEND_TYPE is {other}; give REDIS_URL, or none to count in memory")),
+    }
+    if is_on("LIMIT_RESPONSE_HEADERS_ENABLED") {
+        options.push("--envoy-headers".to_owned());
+    }
+    let is_set = |name: &str| variable(name).is_some_and(|value| !matches!(&*value, "false" | "0"));
+    let ignored = WITHOUT_EFFECT.iter().filter(|(name, _)| is_set(name));
+    let ignored = ignored.map(|(name, instead)| format!("{name} ({instead})")).collect();
+    Ok((options, ignored))
+}
+
+fn control_plane(
+    variable: &impl Fn(&str) -> Option<String>,
+    or: &impl Fn(&str, &str) -> String,
+    is_on: &impl Fn(&str) -> bool,
+) -> Result<String, String> {
+    let server = or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
+    let uses_tls = is_on("CONFIG_GRPC_XDS_SERVER_USE_TLS");
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.append_pair("node", &or("CONFIG_GRPC_XDS_NODE_ID", "default"));
+    let pairs = |name: &str| -> Vec<String> {
+        variable(name).map(|text| text.split(',').map(str::to_owned).collect()).unwrap_or_default()
+    };
+    for pair in pairs("CONFIG_GRPC_XDS_NODE_METADATA") {
+        query.append_pair("metadata", &pair);
+    }
+    for pair in pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS") {
+        query.append_pair("header", &pair);
+    }
+    for (option, name) in [
+        ("max_message", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"),
+        ("first_pause", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
+    ] {
+        if let Some(value) = variable(name) {
+            query.append_pair(option, &value);
+        }
+    }
+    let files = [
+        ("cert", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
+        ("key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+        ("ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+        ("server_name", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+    ];
+    for (option, name) in files.into_iter().filter(|_| uses_tls) {
+        if let Some(value) = variable(name) {
+            query.append_pair(option, &value);
+        }
+    }
+    Ok(format!("{}://{server}?{}", if uses_tls { "https" } else { "http" }, query.finish()))
+}
+
+/// The store; `None` if all limits are counted in memory.
+fn store(
+    variable: &impl Fn(&str) -> Option<String>,
+    or: &impl Fn(&str, &str) -> String,
+    is_on: &impl Fn(&str) -> bool,
+) -> Result<Option<String>, String> {
+    let Some(servers) = variable("REDIS_URL") else { return Ok(None) };
+    let uses_tls = is_on("REDIS_TLS") || or("REDIS_SOCKET_TYPE", "tcp") == "tls";
+    if or("REDIS_SOCKET_TYPE", "tcp") == "unix" {
+        return Err("REDIS_SOCKET_TYPE is unix; give the store's host and port".to_owned());
+    }
+    let credentials = variable("REDIS_AUTH").map(|auth| {
+        let (user, password) = auth.split_once(':').unwrap_or(("", &auth));
+        let encoded = |text: &str| url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+        format!("{}:{}@", encoded(user), encoded(password).replace('+', "%20"))
+    });
+    let credentials = credentials.unwrap_or_default();
+    let scheme = if uses_tls { "rediss" } else { "redis" };
+    let mut address = match &*or("REDIS_TYPE", "SINGLE").to_ascii_uppercase() {
+        "SINGLE" => format!("{scheme}://{credentials}{servers}"),
+        "CLUSTER" => format!("{scheme}+cluster://{credentials}{servers}"),
+        "SENTINEL" => {
+            let (name, sentinels) = servers
+                .split_once(',')
+                .ok_or("REDIS_URL is for sentinels: write NAME,HOST:PORT,HOST:PORT".to_owned())?;
+            format!("{scheme}+sentinel://{credentials}{sentinels}/{name}")
+        }
+        other => return Err(format!("REDIS_TYPE is {other}; it must be SINGLE, CLUSTER or SENTINEL")),
+    };
+    let files =
+        [("ca", "REDIS_TLS_CACERT"), ("cert", "REDIS_TLS_CLIENT_CERT"), ("key", "REDIS_TLS_CLIENT_KEY")];
+    let mut sign = '?';
+    for (option, name) in files.into_iter().filter(|_| uses_tls) {
+        if let Some(path) = variable(name) {
+            address.push_str(&format!("{sign}{option}={path}"));
+            sign = '&';
+        }
+    }
+    Ok(Some(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<(String, Vec<String>), String> {
+        let find = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        options(find).map(|(options, ignored)| (options.join(" "), ignored))
+    }
+
+    #[test]
+    fn the_environment_that_envoy_gateway_sets_is_understood() {
+        let (options, ignored) = of(&[
+            ("RUNTIME_ROOT", "/data"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+            ("RUNTIME_IGNOREDOTFILES", "true"),
+            ("RUNTIME_WATCH_ROOT", "false"),
+            ("LOG_LEVEL", "info"),
+            ("USE_STATSD", "false"),
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+            ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+            ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
+            ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
+            ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
+            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
+            ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+            ("REDIS_SOCKET_TYPE", "tcp"),
+            ("REDIS_URL", "redis.redis-system:6379"),
+            ("USE_PROMETHEUS", "true"),
+            ("PROMETHEUS_ADDR", ":19001"),
+        ])
+        .unwrap();
+        assert_eq!(
+            options,
+            "serve --insecure --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 0.0.0.0:19001 --log-level info \
+             --envoy-xds https://envoy-gateway:18001?node=envoy-ratelimit&cert=%2Fcerts%2Ftls.crt&key=%2Fcerts%2Ftls.key&ca=%2Fcerts%2Fca.crt \
+             --tls-cert /certs/tls.crt --tls-key /certs/tls.key --tls-listeners grpc --store redis://redis.redis-system:6379"
+        );
+        assert_eq!(ignored, Vec::<String>::new());
+    }
+
+    #[test]
+    fn without_any_variable_it_serves_the_files_of_its_usual_directory_from_memory() {
+        let (options, _) = of(&[]).unwrap();
+        assert_eq!(
+            options,
+            "serve --insecure --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 127.0.0.1:6070 --log-level warn \
+             --envoy-config /srv/runtime_data/current/config"
+        );
+    }
+
+    #[test]
+    fn stores_are_addressed_as_they_are_there() {
+        let store = |variables: &[(&str, &str)]| {
+            let options = of(variables).unwrap().0;
+            options.split_once("--store ").map(|(_, store)| store.to_owned())
+        };
+        let url = |url| ("REDIS_URL", url);
+        assert_eq!(store(&[url("a:1"), ("REDIS_AUTH", "p@ss")]).as_deref(), Some("redis://:p%40ss@a:1"));
+        let cluster = [url("a:1,b:2"), ("REDIS_TYPE", "CLUSTER"), ("REDIS_AUTH", "user:word")];
+        assert_eq!(store(&cluster).as_deref(), Some("redis+cluster://user:word@a:1,b:2"));
+        let sentinels = [
+            url("main,a:1,b:2"),
+            ("REDIS_TYPE", "sentinel"),
+            ("REDIS_TLS", "true"),
+            ("REDIS_TLS_CACERT", "/ca"),
+        ];
+        assert_eq!(store(&sentinels).as_deref(), Some("rediss+sentinel://a:1,b:2/main?ca=/ca"));
+    }
+
+    #[test]
+    fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
+        let (_, ignored) =
+            of(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "false"), ("NEAR_LIMIT_RATIO", "0.9")]).unwrap();
+        assert_eq!(ignored.len(), 2);
+        assert!(ignored[0].starts_with("SHADOW_MODE (write shadow_mode"), "{ignored:?}");
+        for (variables, says) in [
+            (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
+            (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),
+            (&[("GRPC_SERVER_USE_TLS", "true")], "needs GRPC_SERVER_TLS_CERT"),
+            (&[("REDIS_URL", "a"), ("REDIS_TYPE", "RING")], "SINGLE, CLUSTER or SENTINEL"),
+            (&[("REDIS_URL", "a"), ("REDIS_SOCKET_TYPE", "unix")], "host and port"),
+        ] {
+            let said = of(variables).unwrap_err();
+            assert!(said.contains(says), "{said}");
+        }
+    }
+}
