@@ -79,7 +79,7 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
             let path = below.join(or("RUNTIME_APPDIRECTORY", "config"));
             give("envoy-config", path.to_string_lossy().into_owned());
         }
-        "GRPC_XDS_SOTW" => give("envoy-xds", control_plane(&variable, &or, &is_on)?),
+        "GRPC_XDS_SOTW" => give("envoy-xds", control_plane(&variable, &or, &is_on)),
         other => return Err(format!("CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW")),
     }
     if is_on("GRPC_SERVER_USE_TLS") {
@@ -112,7 +112,7 @@ fn control_plane(
     variable: &impl Fn(&str) -> Option<String>,
     or: &impl Fn(&str, &str) -> String,
     is_on: &impl Fn(&str) -> bool,
-) -> Result<String, String> {
+) -> String {
     let server = or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
     let uses_tls = is_on("CONFIG_GRPC_XDS_SERVER_USE_TLS");
     let mut query = url::form_urlencoded::Serializer::new(String::new());
@@ -145,7 +145,7 @@ fn control_plane(
             query.append_pair(option, &value);
         }
     }
-    Ok(format!("{}://{server}?{}", if uses_tls { "https" } else { "http" }, query.finish()))
+    format!("{}://{server}?{}", if uses_tls { "https" } else { "http" }, query.finish())
 }
 
 /// The store; `None` if all limits are counted in memory.
@@ -179,11 +179,11 @@ fn store(
     };
     let files =
         [("ca", "REDIS_TLS_CACERT"), ("cert", "REDIS_TLS_CLIENT_CERT"), ("key", "REDIS_TLS_CLIENT_KEY")];
-    let mut sign = '?';
+    let mut sign = "?";
     for (option, name) in files.into_iter().filter(|_| uses_tls) {
         if let Some(path) = variable(name) {
-            address.push_str(&format!("{sign}{option}={path}"));
-            sign = '&';
+            address.extend([sign, option, "=", &path]);
+            sign = "&";
         }
     }
     Ok(Some(address))
