@@ -362,7 +362,7 @@ fn the_configuration_works_beside_rules_and_their_names_must_differ() {
     drop(server);
     std::fs::write(&rules, "limits: [{name: shop.user, limit: 1/1m}]\n").unwrap();
     let error = Running::try_start_at(options, START).err().expect("refused");
-    assert!(error.contains("a descriptor's limit is called `shop.user`, as one of the rules is"), "{error}");
+    assert!(error.contains("a descriptor's limit is called `shop.user`, as another limit is"), "{error}");
 }
 
 #[test]
