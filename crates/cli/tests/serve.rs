@@ -159,7 +159,9 @@ fn an_address_in_use_is_reported_with_advice() {
     let told = text(&output.stderr);
     assert!(told.contains(&server.http) && told.contains("stop it, or choose another"), "{told}");
     let nothing = tidegate().args(["serve", "--http", "off", "--resp", "off"]).output().unwrap();
-    assert!(text(&nothing.stderr).contains("give --http, --resp, --grpc, --spoe or --sentinel-token an address"));
+    assert!(
+        text(&nothing.stderr).contains("give --http, --resp, --grpc, --spoe or --sentinel-token an address")
+    );
 }
 
 #[test]
