@@ -7,19 +7,18 @@ use tidegate_flow::{
     Gate, ManualTimer,
     rules::{BreakerRule, FlowRule, IsolationRule, Rules, SystemRule, Trip},
 };
-use tidegate_limiter::{HashKeys, KeyedLimiter, Limiter, StripedLimiter};
+use tidegate_limiter::{HashKeys, KeyedLimiter, Limiter};
 
 /// How often a call is made while its instructions are counted. A multiple of [`BATCH`].
 pub const CALLS: u32 = 1_024;
 const BATCH: usize = 32;
 const NOW: Nanos = Nanos::from_secs(1_700_000_000);
 
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 9] = [
     "limiter-token-bucket",
     "limiter-token-bucket-denied",
     "limiter-sliding-window",
     "limiter-sliding-counter",
-    "limiter-striped",
     "keyed-token-bucket",
     "keyed-sliding-window",
     "keyed-batch",
@@ -34,7 +33,6 @@ pub fn run(name: &str) -> Result<(), String> {
         "limiter-token-bucket-denied" => limiter(Policy::token_bucket(Quota::per_hour(5)), false),
         "limiter-sliding-window" => limiter(Policy::sliding_window(plenty()), true),
         "limiter-sliding-counter" => limiter(Policy::sliding_counter(plenty()), true),
-        "limiter-striped" => striped(),
         "keyed-token-bucket" => keyed(Policy::token_bucket(plenty())),
         "keyed-sliding-window" => keyed(Policy::sliding_window(plenty())),
         "keyed-batch" => batch(),
@@ -65,20 +63,6 @@ fn limiter(policy: Policy, admits: bool) {
     counted(&mut || {
         for _ in 0..CALLS {
             let _ = black_box(limiter.acquire_at(black_box(1), NOW));
-        }
-    });
-}
-
-fn striped() {
-    let limiter = StripedLimiter::new(Policy::sliding_window(plenty()));
-    // A stripe takes as much as it used of late, so it must have asked for a while.
-    let at = |call: u64| Nanos::new(NOW.get() + 1_000 * call);
-    for call in 0..40_000 {
-        let _ = limiter.acquire_at(1, at(call));
-    }
-    counted(&mut || {
-        for _ in 0..CALLS {
-            let _ = black_box(limiter.acquire_at(black_box(1), at(40_000)));
         }
     });
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use governor::RateLimiter as Governor;
 use rate_net::{DirectLimiter, Quota as RateNetQuota};
 use ratelimit::Ratelimiter;
-use tidegate::{Limiter, Policy, StripedLimiter};
+use tidegate::{Limiter, Policy};
 
 use crate::{
     quota::Quota,
@@ -32,20 +32,6 @@ pub fn token_bucket(quota: Quota) -> Vec<Racer<'static>> {
         racer("governor", "direct", move || governor.check().is_ok()),
         racer("rate-net", "direct token bucket", move || rate_net.check().is_allow()),
         racer("ratelimit", "token bucket", move || ratelimit.try_wait().is_ok()),
-    ]
-}
-
-/// A striped limiter, beside limiters with one state for all threads.
-pub fn striped(quota: Quota) -> Vec<Racer<'static>> {
-    let policy = |quota| Policy::token_bucket(stores::tidegate_quota(quota));
-    let (striped, one_state) = (StripedLimiter::new(policy(quota)), Limiter::new(policy(quota)));
-    let window = StripedLimiter::new(Policy::sliding_window(stores::tidegate_quota(quota)));
-    let governor = Governor::direct(stores::governor_quota(quota));
-    vec![
-        racer("tidegate", "token bucket, striped", move || striped.acquire(1).is_allowed()),
-        racer("tidegate-window", "sliding window, striped", move || window.acquire(1).is_allowed()),
-        racer("tidegate-one-state", "token bucket", move || one_state.acquire(1).is_allowed()),
-        racer("governor", "direct", move || governor.check().is_ok()),
     ]
 }
 

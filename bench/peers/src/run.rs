@@ -40,9 +40,6 @@ pub fn run(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
         Work::DirectSlidingWindow => {
             race(work, args, &all, ENDLESS, Expect::Admitted, direct::sliding_window(Quota::ENDLESS))
         }
-        Work::DirectStriped => {
-            race(work, args, &all, ENDLESS, Expect::Admitted, direct::striped(Quota::ENDLESS))
-        }
         Work::Keyed { algorithm, ordinary } => {
             let (quota, expect) = if ordinary {
                 (Quota::ORDINARY, Expect::Either)
@@ -96,7 +93,6 @@ pub fn contestants(work: Work) -> Vec<&'static str> {
             racers(&direct::token_bucket(Quota::SPENT))
         }
         Work::DirectSlidingWindow => racers(&direct::sliding_window(Quota::SPENT)),
-        Work::DirectStriped => racers(&direct::striped(Quota::SPENT)),
         Work::Batch => vec![stores::TIDEGATE, keyed::ONE_BY_ONE, keyed::FLOOR],
         Work::Keyed { .. } | Work::Hot => {
             let algorithm =

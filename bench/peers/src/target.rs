@@ -55,9 +55,6 @@ const RATIOS: &[(&str, usize, f64, &[&str])] = &[
     ("entry-exit", 2, 1.0 / 12.0, &["sentinel-core"]),
 ];
 
-/// The work, and how much of one thread's nanoseconds two may take.
-const SCALING: &[(&str, f64)] = &[("direct-striped", 1.2), ("entry-exit-four-kinds", 1.5)];
-
 /// The targets for which there are figures.
 pub fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
@@ -77,11 +74,6 @@ pub fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
             let what = format!("{work}, 1 thread: ns where a clock read is {clock:.1}");
             verdicts.push(Verdict { what, value, most: most * clock / CLOCK_READ });
         }
-    }
-    for &(work, most) in SCALING {
-        let threads = |threads| speed(figures, work, "tidegate", threads);
-        let (Some(one), Some(two)) = (threads(1), threads(2)) else { continue };
-        verdicts.push(Verdict { what: format!("{work}: 2 threads / 1 thread"), value: two / one, most });
     }
     if let Some(value) = speed(figures, "window-sum", "tidegate", 1) {
         verdicts.push(Verdict { what: "window-sum, 1 thread: ns".to_owned(), value, most: WINDOW_SUM });
@@ -176,7 +168,7 @@ mod tests {
         let works = RATIOS
             .iter()
             .map(|(work, ..)| work)
-            .chain(NANOSECONDS.iter().chain(SCALING).map(|(work, _)| work));
+            .chain(NANOSECONDS.iter().map(|(work, _)| work));
         for work in works.chain(&["window-sum", "resource-memory"]) {
             assert!(Work::ALL.iter().any(|known| known.name() == *work), "{work}");
         }

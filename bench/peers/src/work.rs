@@ -39,8 +39,6 @@ pub enum Work {
     DirectTokenBucket,
     DirectTokenBucketDenied,
     DirectSlidingWindow,
-    /// Threads with units of their own.
-    DirectStriped,
     /// All admitted, or with an ordinary quota, at which popular keys are denied.
     Keyed {
         algorithm: Algorithm,
@@ -66,7 +64,6 @@ impl Work {
         Self::DirectTokenBucket,
         Self::DirectTokenBucketDenied,
         Self::DirectSlidingWindow,
-        Self::DirectStriped,
         Self::Keyed { algorithm: Algorithm::TokenBucket, ordinary: false },
         Self::Keyed { algorithm: Algorithm::SlidingWindow, ordinary: false },
         Self::Keyed { algorithm: Algorithm::SlidingCounter, ordinary: false },
@@ -94,7 +91,6 @@ impl Work {
             Self::DirectTokenBucket => "direct-token-bucket",
             Self::DirectTokenBucketDenied => "direct-token-bucket-denied",
             Self::DirectSlidingWindow => "direct-sliding-window",
-            Self::DirectStriped => "direct-striped",
             Self::Keyed { algorithm, ordinary: false } => match algorithm {
                 Algorithm::TokenBucket => "keyed-zipf-1m",
                 Algorithm::SlidingWindow => "keyed-zipf-1m-sliding-window",

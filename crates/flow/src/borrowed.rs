@@ -8,7 +8,6 @@
 //!   compare-and-swap and reads `total` again.
 //! - When a slot begins, its units are added to the count before `total` falls. A concurrent reader may see them twice
 //!   but never misses them.
-//! - The stripes of a busy node are closed before a reservation, and stay closed while anything is borrowed.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +16,7 @@ use tidegate_core::{
     stats::{Event, Look, Trailing, View, Window},
 };
 
-use crate::{
-    stripes::Stripes,
-    sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError},
-};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// The units borrowed from one node.
 #[derive(Debug, Default)]
@@ -38,14 +34,11 @@ pub(crate) struct Slots(BTreeMap<u64, u64>);
 #[derive(Clone, Copy)]
 pub(crate) struct Usage<'a> {
     look: Look<'a>,
-    stripes: Option<&'a Stripes>,
     lent: Option<&'a Slots>,
     /// The slot in which the requested units would pass.
     slot: u64,
     /// Skips rules from whose later slots the call may borrow.
     may_borrow: bool,
-    /// Whether the units are admitted if they fit. Stripes must then be closed before their units are added up.
-    admits: bool,
 }
 
 impl Borrowed {
@@ -81,10 +74,9 @@ impl Borrowed {
     ///
     /// # Errors
     /// The error of `check`.
-    pub(crate) fn reserve<'s, E>(
+    pub(crate) fn reserve<E>(
         &self,
         window: &Window,
-        stripes: impl Fn() -> Option<&'s Stripes>,
         now: Nanos,
         slot: u64,
         n: u32,
@@ -94,10 +86,7 @@ impl Borrowed {
         loop {
             let look = window.look_now(now);
             let slot = slot.max(look.slot());
-            let usage = Usage { lent: Some(&slots), slot, ..Usage::new(look, stripes(), true) };
-            if !usage.close() {
-                continue; // The window has turned.
-            }
+            let usage = Usage { lent: Some(&slots), slot, ..Usage::new(look) };
             check(usage)?;
             slots.add(slot, n.into());
             // Relaxed: the mark publishes it.
@@ -179,11 +168,10 @@ impl Slots {
 }
 
 impl<'a> Usage<'a> {
-    /// The usage of a window and its stripes without borrowed units. `admits` means that units are added to the window if they
-    /// fit.
+    /// The usage of a window without borrowed units.
     #[inline]
-    pub(crate) const fn new(look: Look<'a>, stripes: Option<&'a Stripes>, admits: bool) -> Self {
-        Self { look, stripes, lent: None, slot: look.slot(), may_borrow: false, admits }
+    pub(crate) const fn new(look: Look<'a>) -> Self {
+        Self { look, lent: None, slot: look.slot(), may_borrow: false }
     }
 
     #[inline]
@@ -197,31 +185,16 @@ impl<'a> Usage<'a> {
         self.may_borrow
     }
 
-    /// Closes the stripes before their units are added up. False if the window has turned: then the admission fails, whatever
-    /// the check returns.
-    fn close(&self) -> bool {
-        !self.admits || self.stripes.is_none_or(|stripes| stripes.close(self.look.slot()))
-    }
-
     /// Returns the units that passed in the slots from number `oldest` on. `None` if the window has turned.
     fn passed_from(&self, oldest: u64) -> Option<u64> {
-        let newest = self.look.slot();
-        let main = self.look.passed_from(oldest)?;
-        match self.stripes {
-            Some(stripes) if oldest <= newest => Some(main + stripes.passed_within(oldest, newest)?),
-            _ => Some(main),
-        }
+        self.look.passed_from(oldest)
     }
 
     /// Whether `n` more units in flight stay within `limit`, together with the borrowed units, which will be in flight when
     /// their slot begins.
     #[inline]
     pub(crate) fn in_flight_fits(&self, n: u32, limit: u64) -> bool {
-        let with = self.look.in_flight() + self.lent.map_or(0, Slots::total) + u64::from(n);
-        let Some(stripes) = self.stripes else { return with <= limit };
-        with.saturating_add(stripes.share_in_flight()) <= limit
-            || !self.close()
-            || with + stripes.in_flight() <= limit
+        self.look.in_flight() + self.lent.map_or(0, Slots::total) + u64::from(n) <= limit
     }
 
     /// Checks that `n` more units stay within `limit`. `each` means that the position cached in `trailing` may belong
@@ -242,7 +215,7 @@ impl<'a> Usage<'a> {
         let until = |slot: u64| Nanos::new(slot * slot_nanos).saturating_since(now).into();
         if let Some(lent) = self.lent {
             // The window has moved to a newer slot: this attempt fails its compare-and-swap, and the retry decides.
-            if !self.close() || lent.fits(self, view, limit, n, self.slot).unwrap_or(true) {
+            if lent.fits(self, view, limit, n, self.slot).unwrap_or(true) {
                 return Ok(());
             }
             let last = self.slot.saturating_add(2 * u64::from(view.slots()));
@@ -252,23 +225,6 @@ impl<'a> Usage<'a> {
         }
         let used = if each { self.look.passed_in(view) } else { self.look.passed(trailing) };
         let Some(used) = used else { return Ok(()) };
-        if let Some(stripes) = self.stripes {
-            let share = stripes.share_of(view);
-            if share.is_some_and(|share| used.saturating_add(share).saturating_add(n) <= limit)
-                || !self.close()
-            {
-                return Ok(());
-            }
-            let passed = |at: u64| self.passed_from((at + 1).saturating_sub(view.slots().into()));
-            return match passed(self.slot) {
-                Some(used) if used + n > limit => Err(limit.checked_sub(n).map(|goal| {
-                    let last = self.slot + u64::from(view.slots());
-                    let is_free = |at: &u64| passed(*at).is_some_and(|used| used <= goal);
-                    until((self.slot + 1..last).find(is_free).unwrap_or(last))
-                })),
-                _ => Ok(()),
-            };
-        }
         if used + n <= limit {
             return Ok(());
         }
@@ -310,14 +266,12 @@ mod loom_tests {
 
         fn pass(&self, now: Nanos) -> bool {
             self.borrowed.settle(&self.window, now);
-            let check = |look: Look<'_>| {
-                self.borrowed.with(Usage::new(look, None, true), |usage| self.fits(usage, now))
-            };
+            let check = |look: Look<'_>| self.borrowed.with(Usage::new(look), |usage| self.fits(usage, now));
             self.window.pass_if(now, 1, check).is_ok()
         }
 
         fn reserve(&self, now: Nanos, slot: u64) -> bool {
-            self.borrowed.reserve(&self.window, || None, now, slot, 1, |usage| self.fits(usage, now)).is_ok()
+            self.borrowed.reserve(&self.window, now, slot, 1, |usage| self.fits(usage, now)).is_ok()
         }
     }
 

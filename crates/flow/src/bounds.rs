@@ -29,12 +29,6 @@ impl Bounds {
         Self { passed: self.passed.min(other.passed), in_flight: self.in_flight.min(other.in_flight) }
     }
 
-    /// Returns half of the units that may pass.
-    #[inline]
-    pub(crate) const fn half(self) -> u64 {
-        self.passed / 2
-    }
-
     /// Whether a call of `n` units is small beside the bounds. An entry of zero units is not a call.
     #[inline]
     pub(crate) const fn are_far(self, n: u32) -> bool {

@@ -18,7 +18,6 @@ use crate::{
     rules::{LoadError, Rules, StateChange},
     sample::Sample,
     shared::{Sampled, Shared},
-    stripes::Striping,
     table::Table,
     timer::GateTimer,
 };
@@ -65,7 +64,6 @@ impl Gate {
             max_origins_in_all: 100_000,
             sampled: Sampled::default(),
             max_priority_wait: Duration::from_millis(500),
-            striping: Striping::default(),
         }
     }
 
@@ -208,7 +206,6 @@ pub struct GateBuilder {
     max_origins_in_all: usize,
     sampled: Sampled,
     max_priority_wait: Duration,
-    striping: Striping,
 }
 
 impl GateBuilder {
@@ -237,8 +234,7 @@ impl GateBuilder {
         Ok(Self { layout, ..self })
     }
 
-    /// Limits how many resources have statistics of their own, about 4 KiB each. Default: 100,000. With several processors, up
-    /// to 1,000 resources that have ever had more than 100,000 units in a second take up to 32 KiB more.
+    /// Limits how many resources have statistics of their own, about 4 KiB each. Default: 100,000.
     ///
     /// Beyond that limit, a resource that a loaded rule names still gets its own statistics, even through handles
     /// created before the rule was loaded. All others share the statistics of one resource named
@@ -291,19 +287,12 @@ impl GateBuilder {
         Ok(self)
     }
 
-    /// Sets which nodes have stripes. Default: busy ones, if there are several processors.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn striping(self, striping: Striping) -> Self {
-        Self { striping, ..self }
-    }
-
     /// Builds the gate.
     #[must_use]
     pub fn build(self) -> Gate {
         let room = NodeBudget::new(self.layout, self.max_origins, self.max_origins_in_all);
         let timer = self.timer.unwrap_or_default();
-        let shared =
-            Shared::new(timer, self.layout, self.max_priority_wait, room, self.sampled, self.striping);
+        let shared = Shared::new(timer, self.layout, self.max_priority_wait, room, self.sampled);
         Gate { table: Arc::new(Table::new(shared, self.max_resources)) }
     }
 }

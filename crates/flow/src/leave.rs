@@ -5,7 +5,6 @@ use crate::{
     pass::{Outcome, Pass, Scope},
     resource::Resource,
     rules::{adaptive::CallSample, breaker::Verdict},
-    stripes::Place,
 };
 
 #[inline]
@@ -23,7 +22,7 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
     };
     // Read before this call is subtracted.
     let in_flight = rules.filter(|rules| !rules.adaptive.is_empty()).map(|_| resource.state.node.in_flight());
-    let end = |scope: Scope, node: &Node, place: Place| {
+    let end = |scope: Scope, node: &Node| {
         let borrowed = extra.and_then(|extra| extra.borrowed.iter().find(|(of, _)| *of == scope));
         if let Some((_, slot)) = borrowed {
             node.settle(now);
@@ -33,21 +32,21 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
                 if pass.outcome == Outcome::Cancelled {
                     return;
                 }
-                node.pass_now(now, units);
+                node.pass(now, units);
             }
         }
         match pass.outcome {
-            Outcome::Cancelled => node.abandon(place, now, units, rt),
-            Outcome::Well | Outcome::Failed => node.complete(place, now, units, rt, failed),
+            Outcome::Cancelled => node.abandon(now, units, rt),
+            Outcome::Well | Outcome::Failed => node.complete(now, units, rt, failed),
         }
     };
-    end(Scope::Resource, &resource.state.node, pass.place);
-    if let Some(place) = pass.inside {
-        end(Scope::Inbound, &resource.state.shared.inbound, place);
+    end(Scope::Resource, &resource.state.node);
+    if pass.inbound {
+        end(Scope::Inbound, &resource.state.shared.inbound);
     }
     if let Some(extra) = extra {
-        extra.origin.iter().for_each(|node| end(Scope::Origin, node, Place::MAIN));
-        extra.context.iter().for_each(|node| end(Scope::Context, node, Place::MAIN));
+        extra.origin.iter().for_each(|node| end(Scope::Origin, node));
+        extra.context.iter().for_each(|node| end(Scope::Context, node));
         for (param, held) in &extra.held {
             param.leave(held, units);
         }
@@ -61,7 +60,6 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
         }
     }
     let tell = resource.tells(now);
-    let stripe = resource.state.node.stripe(pass.place);
     for (at, breaker) in rules.breakers.iter().enumerate() {
         let bad = breaker.is_bad(rt, failed);
         let probe = extra.and_then(|extra| extra.probes.iter().find(|(of, _)| *of == at));
@@ -70,7 +68,7 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
             (Some((_, probe)), _) if bad => breaker.settle(*probe, Verdict::Bad, now, &tell),
             (Some((_, probe)), _) => breaker.settle(*probe, Verdict::Good, now, &tell),
             (None, Outcome::Cancelled) => {}
-            (None, _) => breaker.record_in(stripe, pass.started, now, bad, &tell),
+            (None, _) => breaker.record(pass.started, now, bad, &tell),
         }
     }
 }

@@ -63,7 +63,6 @@ mod shared;
 mod signals;
 pub mod sources;
 mod state;
-mod stripes;
 mod sync;
 mod table;
 mod timer;

@@ -13,7 +13,6 @@ use crate::{
         breaker::Probe,
         hot_param::{Held, HotParam},
     },
-    stripes::Place,
 };
 
 /// The outcome of a call.
@@ -32,10 +31,8 @@ pub(crate) struct Pass {
     /// The delay from the entry to `started`, in nanoseconds; 0 once the caller has waited.
     pub(crate) delay: u64,
     pub(crate) units: u32,
-    /// Where the call counts in the resource's statistics.
-    pub(crate) place: Place,
-    /// Where the call counts in those of all inbound traffic, if it is inbound.
-    pub(crate) inside: Option<Place>,
+    /// Whether the call also counts in the statistics of all inbound traffic.
+    pub(crate) inbound: bool,
     pub(crate) outcome: Outcome,
     /// Whether rules need the outcome of the call. At its end the call looks up the resource's current rules, and each
     /// rule checks whether it was already active when the call began. Holding a reference to the rules instead would
@@ -81,8 +78,8 @@ impl Extra {
 
 impl Pass {
     #[inline]
-    pub(crate) const fn new(started: Nanos, units: u32, place: Place, inside: Option<Place>) -> Self {
-        Self { started, delay: 0, units, place, inside, outcome: Outcome::Well, learns: false, extra: None }
+    pub(crate) const fn new(started: Nanos, units: u32, inbound: bool) -> Self {
+        Self { started, delay: 0, units, inbound, outcome: Outcome::Well, learns: false, extra: None }
     }
 
     pub(crate) fn fail(&mut self, error: &(dyn Error + 'static)) {

@@ -18,7 +18,6 @@ use crate::{
     node::Node,
     rules::{Loaded, StateChange},
     sample::SystemSample,
-    stripes::Striping,
     timer::GateTimer,
 };
 
@@ -40,8 +39,6 @@ pub(crate) struct Shared {
     pub(crate) inbound: Node,
     pub(crate) inbound_second: Headroom,
     pub(crate) sample: Arc<SystemSample>,
-    /// Which nodes have stripes.
-    pub(crate) striping: Striping,
     /// The thread that updates `sample`, if the gate runs one.
     _watch: Option<MachineWatch>,
     has_warned: AtomicBool,
@@ -58,7 +55,6 @@ impl Shared {
         max_priority_wait: Duration,
         room: NodeBudget,
         sample: Sampled,
-        striping: Striping,
     ) -> Self {
         let Sampled { sample, watch } = sample;
         Self {
@@ -68,7 +64,6 @@ impl Shared {
             inbound: Node::new(layout),
             inbound_second: Headroom::new(second(layout)),
             sample,
-            striping,
             _watch: watch,
             has_warned: AtomicBool::new(false),
             loaded: Loaded::default(),

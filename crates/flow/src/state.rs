@@ -15,7 +15,6 @@ use crate::{
     node::Node,
     rules::RuleSet,
     shared::Shared,
-    stripes::Place,
 };
 
 /// The state that a gate keeps for one resource.
@@ -64,38 +63,30 @@ impl State {
         if stamp >> 2 == self.shared.loaded.version() { Kind::of(stamp) } else { self.renew(compile) }
     }
 
-    /// Admits units that plain rules certainly admit, and returns where. `None` means nothing: check the rules.
+    /// Admits units that plain rules certainly admit. False means nothing: check the rules.
     #[inline]
-    pub(crate) fn pass_far(&self, now: Nanos, units: u32, inbound: bool) -> Option<Place> {
+    pub(crate) fn pass_far(&self, now: Nanos, units: u32, inbound: bool) -> bool {
         // Acquire: the word belongs to the rules whose stamp was read, or to newer rules if those are plain, too.
         let word = self.limit.load(Ordering::Acquire);
         let bounds = Bounds { passed: word >> 1, ..Bounds::NONE };
-        if inbound && word & 1 == 1 {
-            return None;
-        }
-        Some(self.node.pass_far(now, units, bounds, &self.second, &self.shared.striping)?.place)
+        !(inbound && word & 1 == 1) && self.node.pass_far(now, units, bounds, &self.second).is_some()
     }
 
-    /// Admits units whose rules keep to `far`, in the resource's window and, if they are inbound, in the inbound one. Returns
-    /// where in each. `None` means nothing: check the rules.
+    /// Admits units whose rules keep to `far`, in the resource's window and, if they are inbound, in the inbound one. False
+    /// means nothing: check the rules.
     #[inline]
-    pub(crate) fn pass_both_far(
-        &self,
-        now: Nanos,
-        units: u32,
-        inbound: bool,
-        far: Far,
-    ) -> Option<(Place, Option<Place>)> {
+    pub(crate) fn pass_both_far(&self, now: Nanos, units: u32, inbound: bool, far: Far) -> bool {
+        if !inbound {
+            return self.node.pass_far(now, units, far.own, &self.second).is_some();
+        }
         // Near bounds are seen before anything is taken.
-        let in_all = if inbound { Some(far.inbound.filter(|bounds| bounds.are_far(units))?) } else { None };
-        let shared = &*self.shared;
-        let own = self.node.pass_far(now, units, far.own, &self.second, &shared.striping)?;
-        let Some(bounds) = in_all else { return Some((own.place, None)) };
-        let inside = shared.inbound.pass_far(now, units, bounds, &shared.inbound_second, &shared.striping);
-        if inside.is_none() {
+        let Some(bounds) = far.inbound.filter(|bounds| bounds.are_far(units)) else { return false };
+        let Some(own) = self.node.pass_far(now, units, far.own, &self.second) else { return false };
+        let all = self.shared.inbound.pass_far(now, units, bounds, &self.shared.inbound_second);
+        if all.is_none() {
             self.node.take_back(units, own);
         }
-        Some((own.place, Some(inside?.place)))
+        all.is_some()
     }
 
     #[inline]

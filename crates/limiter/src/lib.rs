@@ -1,7 +1,6 @@
 //! Rate limiters: each combines a policy, its state and a clock.
 //!
 //! * [`Limiter`] limits all requests together; [`KeyedLimiter`] limits each key separately.
-//! * [`StripedLimiter`] is one limit for many threads that ask at the same time.
 //! * [`acquire_all_at`] decides over several limiters in one atomic step: all admit, or none is charged.
 //! * Each decision has a form that takes the time as an argument (`…_at`) and one that reads the limiter's [`Clock`].
 //! * [`KeyedLimit`] is the trait of keyed limits, in this process or in a shared store. Middleware accepts it.
@@ -26,7 +25,6 @@ mod limit;
 mod limiter;
 mod marks;
 mod permit;
-mod striped;
 mod sync;
 mod table;
 mod version;
@@ -38,7 +36,6 @@ pub use keyed::{Change, Entry, KeyedBuilder, KeyedLimiter, OverrideError, Sweepi
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use permit::Permit;
-pub use striped::StripedLimiter;
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
     Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Key, Lasts, MAX_WINDOW, ManualClock, Nanos,

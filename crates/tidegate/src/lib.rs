@@ -17,8 +17,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Limiter`] is a single limit, and a [`StripedLimiter`] one for many threads that ask at the same time. A [`KeyedLimiter`] is
-//! one limit for each key, with bounded memory. A [`Policy`] selects the algorithm with its [`Quota`] and options; [`algorithm`]
+//! A [`Limiter`] is a single limit. A [`KeyedLimiter`] is one limit for each key, with bounded memory. A [`Policy`] selects the algorithm with its [`Quota`] and options; [`algorithm`]
 //! documents the bound of each algorithm. [`acquire_all`] decides over several limits in one atomic step: either all admit or none
 //! is charged.
 //!
@@ -87,8 +86,8 @@ pub use tidegate_limiter::{
     Algorithm, AllDecision, BuildError, Change, Clock, CoarseClock, Debt, Decision, Entry, Forgotten, Full,
     HashKeys, Key, KeyedBuilder, KeyedLimit, KeyedLimiter, Lasts, Limiter, MAX_WINDOW, ManualClock,
     ManualTimer, Nanos, Outcome, OverrideError, ParseQuotaError, Permit, Policy, PolicyError, Quota,
-    QuotaError, RecordSpot, Request, Share, Stats, StripedLimiter, Sweeping, SystemClock, Timer,
-    TooManyExceptions, WaitError, WhenFull, acquire_all, acquire_all_at, algorithm,
+    QuotaError, RecordSpot, Request, Share, Stats, Sweeping, SystemClock, Timer, TooManyExceptions,
+    WaitError, WhenFull, acquire_all, acquire_all_at, algorithm,
 };
 #[cfg(feature = "flow")]
 pub use tidegate_macros::guard;

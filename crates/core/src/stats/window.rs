@@ -157,19 +157,6 @@ impl Window {
         self.ring.mark(Event::Pass as usize, look.passed)
     }
 
-    /// Separates the units that pass before this call from those that pass after it: this thread sees the former, and a thread
-    /// that adds one of the latter and then issues an `Acquire` fence sees what this thread did before the call.
-    pub fn part_passes(&self) {
-        self.ring.add(Event::Pass as usize, 0);
-    }
-
-    /// The units that passed in the slots from number `oldest` to number `newest`. `None` if there is a slot after `newest`, or
-    /// if `oldest` is no longer known.
-    #[must_use]
-    pub fn passed_within(&self, oldest: u64, newest: u64) -> Option<u64> {
-        self.ring.grown_within(Event::Pass as usize, oldest, newest)
-    }
-
     /// Takes back what [`pass_if`](Self::pass_if) admitted, because another limit refused the same call. If its slot has
     /// ended meanwhile, the pass stays counted, as if the call had ended at once.
     pub fn take_back(&self, n: u32, passed: Passed) {
@@ -361,12 +348,3 @@ impl Look<'_> {
 /// What [`Window::pass_if`] admitted, so that it can be taken back.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed(Tally);
-
-impl Passed {
-    /// How many units had passed before, modulo 2⁴⁰.
-    #[must_use]
-    #[inline]
-    pub const fn before(self) -> u64 {
-        self.0.count()
-    }
-}

@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Nanos, stats::Event};
+use tidegate_core::{
+    Nanos,
+    stats::{Event, Passed},
+};
 
 use super::{
     refusal::{Refusal, block},
@@ -23,7 +26,6 @@ use crate::{
         hot_param::{Held, HotParam},
     },
     shared::Shared,
-    stripes::{Admitted, Place},
 };
 
 /// Returns the node that a flow rule measures for an entry; `None` if the rule does not apply to the entry.
@@ -221,7 +223,7 @@ impl<'e> Attempt<'e> {
     /// Adds the units to the windows. Each addition checks the window's own rules in the same step.
     fn pass_now(&mut self) -> Result<(), Refusal> {
         let (now, n) = (self.now, self.entry.units);
-        let mut done: [Option<(&Node, Admitted)>; SCOPES.len()] = [None; SCOPES.len()];
+        let mut done: [Option<(&Node, Passed)>; SCOPES.len()] = [None; SCOPES.len()];
         for (at, scope) in SCOPES.into_iter().enumerate() {
             let Some(node) = self.node_of(scope) else { continue };
             match node.pass_if(now, n, |usage| self.scope_fits(scope, usage)) {
@@ -287,7 +289,7 @@ impl<'e> Attempt<'e> {
             let Some(node) = self.node_of(scope) else { continue };
             if !node.borrowed().give_back(slot, self.entry.units) {
                 // The slot has begun meanwhile and the units are counted as passed, so they end immediately.
-                node.abandon(Place::MAIN, self.now, self.entry.units, Nanos::ZERO);
+                node.abandon(self.now, self.entry.units, Nanos::ZERO);
             }
         }
     }
@@ -350,7 +352,7 @@ impl<'e> Attempt<'e> {
         if !extra.probes.is_empty() {
             extra.rules = rules.cloned();
         }
-        let mut pass = Pass::new(start, entry.units, Place::MAIN, entry.inbound.then_some(Place::MAIN));
+        let mut pass = Pass::new(start, entry.units, entry.inbound);
         pass.delay = start.saturating_since(now).get();
         let is_bare = extra.origin.is_none()
             && extra.context.is_none()

@@ -14,7 +14,7 @@ use tidegate_core::Nanos;
 
 use crate::{
     blocked::Blocked, compiled::Compiled, entry::Entry, pass::Pass, resource::Resource,
-    rules::system::System, state::Kind, stripes::Place,
+    rules::system::System, state::Kind,
 };
 use attempt::Attempt;
 use refusal::{Refusal, block};
@@ -26,14 +26,21 @@ pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Res
     let state = &*resource.state;
     let shared = &*state.shared;
     let now = shared.timer.now();
-    let place = match state.kind() {
-        Kind::None => Some(state.node.pass(now, units, &shared.striping)),
+    let is_admitted = match state.kind() {
+        Kind::None => {
+            state.node.pass(now, units);
+            true
+        }
         Kind::Plain => state.pass_far(now, units, inbound),
-        Kind::Any => None,
+        Kind::Any => false,
     };
-    let Some(place) = place else { return admit_by_rules(resource, units, inbound, now) };
-    let inside = inbound.then(|| shared.inbound.pass(now, units, &shared.striping));
-    Ok(Pass::new(now, units, place, inside))
+    if !is_admitted {
+        return admit_by_rules(resource, units, inbound, now);
+    }
+    if inbound {
+        shared.inbound.pass(now, units);
+    }
+    Ok(Pass::new(now, units, inbound))
 }
 
 /// Admits an entry with any options.
@@ -47,7 +54,6 @@ pub(crate) fn admit(entry: &Entry<'_>) -> Result<Pass, Blocked> {
 
 fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) -> Result<Pass, Blocked> {
     let state = &*resource.state;
-    let shared = &*state.shared;
     let rules = state.rules();
     let Some(rules) = rules.as_ref() else {
         return admit(&Entry::with(resource, units, inbound)); // The rules were unloaded in between.
@@ -55,21 +61,17 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
     if !rules.is_simple || !rules.breakers.iter().all(|breaker| breaker.is_closed()) {
         return Attempt::new(&Entry::with(resource, units, inbound), now, Some(rules)).run();
     }
-    let far = rules.far.and_then(|far| state.pass_both_far(now, units, inbound, far));
-    let (place, inside) = if let Some(places) = far {
-        places
-    } else {
+    let is_far = rules.far.is_some_and(|far| state.pass_both_far(now, units, inbound, far));
+    if !is_far {
         let system = if inbound { &rules.system[..] } else { &[] };
         admit_simply(resource, rules, system, units, now)
             .map_err(|refusal| block(&Entry::with(resource, units, inbound), now, refusal, None))?;
-        let inside = match system {
-            [] => inbound.then(|| shared.inbound.pass(now, units, &shared.striping)),
-            _ => Some(Place::MAIN),
-        };
-        (Place::MAIN, inside)
-    };
+        if inbound && system.is_empty() {
+            state.shared.inbound.pass(now, units);
+        }
+    }
     rules.count_watched(units, now);
-    let mut pass = Pass::new(now, units, place, inside);
+    let mut pass = Pass::new(now, units, inbound);
     pass.learns = rules.learns();
     Ok(pass)
 }

@@ -70,20 +70,6 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         })
     }
 
-    /// How much count `at` has grown in the slots from number `oldest` to number `newest`. `None` if the ring has turned beyond
-    /// `newest`, or if `oldest` is no longer known.
-    pub(in crate::stats) fn grown_within(&self, at: usize, oldest: u64, newest: u64) -> Option<u64> {
-        self.read(|head| {
-            if head.slot() > newest || newest.saturating_sub(oldest) > self.depth - 2 {
-                return Some(None);
-            }
-            if oldest > head.slot() {
-                return Some(Some(0));
-            }
-            Some(Some(self.tally_within(at, head)?.since(self.note_from(at, head, oldest)?)))
-        })
-    }
-
     /// The time from `now` until at most `goal` of what counts in `view` at `tally` is left there, with no other
     /// traffic: the slots leave the view one by one, the oldest first.
     #[must_use]

@@ -60,11 +60,6 @@ impl Tally {
     }
 
     #[inline]
-    pub(in crate::stats) const fn count(self) -> u64 {
-        self.0 >> 24
-    }
-
-    #[inline]
     pub(in crate::stats) const fn word(self) -> u64 {
         self.0
     }

@@ -22,10 +22,8 @@
 //! between them.
 
 mod rule;
-mod striped;
 
 pub use rule::{BreakerRule, BreakerState, StateChange, Trip};
-pub(crate) use striped::Stripe;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -35,7 +33,6 @@ use tidegate_core::{
 };
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError, fence};
-use striped::StripedCalls;
 
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
@@ -56,8 +53,6 @@ pub(crate) struct Breaker {
     state: AtomicU64,
     probes: Mutex<Probes>,
     calls: Ring<2, 0>,
-    /// Good calls that are not in `calls`.
-    striped: StripedCalls,
     total: Trailing,
     bad: Trailing,
 }
@@ -108,7 +103,6 @@ impl Breaker {
             state: AtomicU64::new(CLOSED),
             probes: Mutex::new(Probes::default()),
             calls: Ring::new(layout),
-            striped: StripedCalls::new(),
             total: trailing(),
             bad: trailing(),
         }
@@ -215,8 +209,7 @@ impl Breaker {
                 }
                 probes.clear();
                 // This happens before any thread can count in the closed state.
-                let newest = self.turn_to(now);
-                self.striped.forget(newest);
+                self.calls.turn_to(now);
                 self.total.forget(self.calls.tally(TOTAL));
                 self.bad.forget(self.calls.tally(BAD));
                 now.get().min(LATEST) << SHIFT | CLOSED
@@ -244,60 +237,26 @@ impl Breaker {
         }
     }
 
-    /// As [`record_in`](Self::record_in), for a call without a stripe.
-    #[cfg(test)]
-    pub(crate) fn record(&self, started: Nanos, now: Nanos, bad: bool, tell: Tell<'_>) {
-        self.record_in(None, started, now, bad, tell);
-    }
-
-    /// Counts a call that was not a probe, and opens the breaker if too many calls were bad. A call has a stripe if it entered in
-    /// one of its resource.
+    /// Counts a call that was not a probe, and opens the breaker if too many calls were bad.
     #[inline]
-    pub(crate) fn record_in(
-        &self,
-        stripe: Option<Stripe>,
-        started: Nanos,
-        now: Nanos,
-        bad: bool,
-        tell: Tell<'_>,
-    ) {
+    pub(crate) fn record(&self, started: Nanos, now: Nanos, bad: bool, tell: Tell<'_>) {
         let state = self.state.load(Ordering::Acquire);
         if state & TAG != CLOSED || started.get() < state >> SHIFT {
             return; // The call is older than the closed state. Only calls of the closed state, and probes, count.
         }
         self.calls.turn_to(now);
-        if bad || !stripe.is_some_and(|stripe| self.count_good(stripe, now)) {
-            self.calls.add(TOTAL, 1);
-        }
+        self.calls.add(TOTAL, 1);
         if bad {
             self.calls.add(BAD, 1);
-            self.striped.part();
+            // Changes the count of all calls once more. So of a good call and a bad one that end together, at least one sees
+            // the other: the good call comes after this change and sees the bad one, or this call's sum has the good one.
+            self.calls.add(TOTAL, 0);
         }
-        if self.is_over(now) {
+        // Acquire: a call that changed the count of all calls before this one is visible.
+        fence(Ordering::Acquire);
+        if self.is_over() {
             self.trip(state, now, tell);
         }
-    }
-
-    /// Returns `now`, or the start of the newest slot if that is later.
-    fn turn_to(&self, now: Nanos) -> Nanos {
-        let newest = self.calls.turn_to(now).slot() * self.calls.layout().slot_nanos();
-        now.max(Nanos::new(newest))
-    }
-
-    /// Counts a good call in its stripe, if nothing bad is in view. Otherwise every call adds the stripes up, which costs less if
-    /// they rest.
-    #[inline(never)]
-    fn count_good(&self, stripe: Stripe, now: Nanos) -> bool {
-        if self.in_view(BAD, &self.bad) > 0 {
-            return false;
-        }
-        let is_counted = self.striped.count(stripe.at, self.turn_to(now));
-        if !is_counted {
-            self.striped.make(stripe.of, self.calls.layout(), || {
-                self.calls.add(BAD, 0);
-            });
-        }
-        is_counted
     }
 
     #[cold]
@@ -311,16 +270,14 @@ impl Breaker {
     }
 
     #[inline]
-    fn is_over(&self, now: Nanos) -> bool {
+    fn is_over(&self) -> bool {
         // Read the bad calls first. A call that ends in between makes the share too low, but then evaluates it again
         // itself.
         let bad = self.in_view(BAD, &self.bad);
         if bad == 0 {
             return false;
         }
-        // See the documentation of `striped`.
-        fence(Ordering::SeqCst);
-        let total = self.in_view(TOTAL, &self.total) + self.striped.in_view(|| self.turn_to(now));
+        let total = self.in_view(TOTAL, &self.total);
         if total < self.rule.min_calls.into() {
             return false;
         }
@@ -373,8 +330,6 @@ fn named(state: u64) -> BreakerState {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod striped_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
