@@ -189,6 +189,11 @@ impl Generation {
             }
             if found == Found::New {
                 self.take_over(tag, state, now);
+                // Again: a thread in a newer generation may have taken the key's state out of an older one before this thread
+                // looked there. The lock that both had there orders the retirement before this check.
+                if self.is_retired() {
+                    return Err(NoStep::Retired);
+                }
             }
             Ok(step(state))
         })?

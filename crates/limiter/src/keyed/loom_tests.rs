@@ -84,6 +84,22 @@ fn a_state_that_moves_to_a_new_policy_is_neither_lost_nor_doubled() {
 }
 
 #[test]
+fn a_thread_in_a_replaced_generation_does_not_decide_without_what_a_newer_one_took() {
+    model(|| {
+        let limiter = limiter(one_an_hour());
+        assert!(limiter.acquire_at("a", 1, NOW).is_allowed());
+        drop(limiter.set_max_keys_at(3, NOW).unwrap());
+        let other = {
+            let limiter = limiter.clone();
+            thread::spawn(move || limiter.acquire_at("a", 1, NOW).is_allowed())
+        };
+        drop(limiter.set_max_keys_at(4, NOW).unwrap());
+        assert!(limiter.acquire_at("a", 1, NOW).is_denied());
+        assert!(!other.join().unwrap());
+    });
+}
+
+#[test]
 fn a_state_that_two_changes_move_at_once_is_neither_lost_nor_doubled() {
     for finish in [false, true] {
         model(move || {
