@@ -1,6 +1,8 @@
 //! Several limits in one atomic decision: all admit, or none is charged.
 
 use crate::table::{Full, Joint, Tag, Wanted};
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
 
@@ -8,11 +10,12 @@ use crate::{
     KeyedLimiter, Limiter,
     block::refused_until,
     keyed::{Home, assert_fits},
-    wait::{Ground, Wakes},
+    version,
+    wait::{Ground, Line, Ticket, Wakes},
 };
 
 /// A list with an entry for each request. Most decisions are over two or three limits and allocate nothing.
-type Few<T> = SmallVec<[T; 4]>;
+pub(crate) type Few<T> = SmallVec<[T; 4]>;
 
 /// One part of a decision over several limits.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ impl<'a, C> Request<'a, C> {
         Self::Unkeyed { limiter, cost }
     }
 
-    const fn cost(&self) -> u32 {
+    pub(crate) const fn cost(&self) -> u32 {
         match self {
             Self::Keyed { cost, .. } | Self::Unkeyed { cost, .. } => *cost,
         }
@@ -109,7 +112,7 @@ impl AllDecision {
         &self.decisions
     }
 
-    fn new(decisions: Few<Decision>) -> Self {
+    pub(crate) fn new(decisions: Few<Decision>) -> Self {
         let weight = |at: &usize| (decisions[*at].severity(), u64::MAX - decisions[*at].remaining());
         // The first of equals.
         let bound = (0..decisions.len()).rev().max_by_key(weight).unwrap_or(0);
@@ -128,6 +131,17 @@ impl AllDecision {
 /// # Errors
 /// [`Full`] if a limiter is too small to hold all requested keys at the same time.
 pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllDecision, Full> {
+    let decisions =
+        with_all(requests, now, |states, blocked, wakes| states.decide(blocked, &[], now, wakes))?;
+    Ok(AllDecision::new(decisions))
+}
+
+/// One step on the states of all requests, locked together.
+pub(crate) fn with_all<C, R>(
+    requests: &[Request<'_, C>],
+    now: Nanos,
+    mut step: impl FnMut(&mut States<'_, '_, C>, &[Option<Decision>], &mut Wakes) -> R,
+) -> Result<R, Full> {
     // A blocked limit denies without any lock.
     let blocked: Few<Option<Decision>> = requests.iter().map(|request| blocked_at(request, now)).collect();
     loop {
@@ -141,8 +155,11 @@ pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllD
                 Request::Unkeyed { .. } => None,
             })
             .collect();
-        if let Some(decisions) = decide(requests, &blocked, &generations, now)? {
-            return Ok(AllDecision::new(decisions));
+        // Declared before all locks, so that it is dropped after them: no task is woken under a lock.
+        let mut wakes = Wakes::default();
+        let stepped = attempt(requests, &generations, now, |states| step(states, &blocked, &mut wakes))?;
+        if let Some(result) = stepped {
+            return Ok(result);
         }
         // One of the generations was retired; its successor will be there in a moment.
         crate::sync::yield_now();
@@ -170,15 +187,13 @@ fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
 }
 
 /// One attempt; `None` if a generation was retired.
-fn decide<C>(
+fn attempt<C, R>(
     requests: &[Request<'_, C>],
-    blocked: &[Option<Decision>],
     generations: &[Option<(Home, Tag)>],
     now: Nanos,
-) -> Result<Option<Few<Decision>>, Full> {
+    step: impl FnOnce(&mut States<'_, '_, C>) -> R,
+) -> Result<Option<R>, Full> {
     // What a key still has in an older generation is moved before anything else is locked.
-    // Declared before all locks, so that it is dropped after them: no task is woken under a lock.
-    let mut wakes = Wakes::default();
     for (generation, tag) in generations.iter().flatten() {
         if generation.bring(*tag, now).is_err() {
             return Ok(None);
@@ -195,8 +210,7 @@ fn decide<C>(
         .collect();
     unkeyed.sort_unstable_by_key(|limiter| limiter.address());
     unkeyed.dedup_by_key(|limiter| limiter.address());
-    let mut cells: Few<_> = unkeyed.iter().map(|limiter| limiter.lock()).collect();
-    let keyed: Few<_> = generations.iter().flatten().collect();
+    let cells: Few<_> = unkeyed.iter().map(|limiter| limiter.lock()).collect();
     let homes: Few<_> = requests
         .iter()
         .zip(generations)
@@ -214,92 +228,159 @@ fn decide<C>(
             rank: (std::ptr::from_ref(limiter) as usize, generation.rank()),
         })
         .collect();
-    let mut joint = Joint::lock(&wanted, now)?;
+    let joint = Joint::lock(&wanted, now)?;
     for &(limiter, generation, tag) in &homes {
         if generation.is_retired() || !limiter.is_home(tag, generation) {
             return Ok(None);
         }
     }
 
-    let locked = locked(requests, &unkeyed);
-    let same = |one: &Locked, other: &Locked| match (one, other) {
-        (Locked::Keyed(a), Locked::Keyed(b)) => {
-            std::ptr::eq(&raw const *keyed[*a].0, &raw const *keyed[*b].0) && keyed[*a].1 == keyed[*b].1
+    let mut states =
+        States { requests, places: places(requests, &unkeyed), homes, unkeyed: &unkeyed, cells, joint };
+    Ok(Some(step(&mut states)))
+}
+
+/// The states of a joint decision, all locked.
+pub(crate) struct States<'l, 'r, C> {
+    requests: &'r [Request<'r, C>],
+    places: Few<Place>,
+    homes: Few<(&'r KeyedLimiter<C>, &'r Home, Tag)>,
+    unkeyed: &'l [&'r Limiter<C>],
+    cells: Few<version::Held<'l>>,
+    joint: Joint<'l>,
+}
+
+impl<C> States<'_, '_, C> {
+    /// A request's state, and the policy of its words; or the time until which its key is refused.
+    fn state(&mut self, at: usize) -> Result<(&Policy, &mut [u64]), Nanos> {
+        match self.places[at] {
+            Place::Keyed(k) => {
+                let (state, _) = self.joint.state(k)?;
+                Ok((self.homes[k].1.policy(), state))
+            }
+            Place::Unkeyed(u) => Ok(self.cells[u].parts()),
         }
-        (Locked::Unkeyed(a), Locked::Unkeyed(b)) => a == b,
-        _ => false,
-    };
-    let mut decisions = Few::new();
-    for (at, request) in requests.iter().enumerate() {
-        let earlier: u32 = (0..at)
-            .filter(|&other| same(&locked[at], &locked[other]))
-            .fold(0, |sum, other| requests[other].cost().saturating_add(sum));
-        let cost = request.cost().saturating_add(earlier);
-        let decision = match (&blocked[at], &locked[at]) {
-            (Some(denied), _) => *denied,
-            (None, Locked::Keyed(k)) => {
-                let (limiter, generation, tag) = homes[*k];
-                let general = generation.policy();
-                let own = request.own_policy().inspect(|own| assert_fits(general, own));
-                let policy = own.unwrap_or(general);
-                match joint.state(*k) {
-                    Ok((state, _)) => {
-                        let mut ground = Ground { policy: general, state, blocked: Nanos::ZERO, now };
-                        let behind = limiter.answer_behind(tag, &mut ground, cost, &mut wakes);
-                        behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
-                    }
-                    Err(until) => refused_until(policy, until, now),
+    }
+
+    /// Whether two requests have the same state.
+    fn same(&self, one: usize, other: usize) -> bool {
+        match (self.places[one], self.places[other]) {
+            (Place::Keyed(a), Place::Keyed(b)) => {
+                let ((_, one, tag), (_, other, other_tag)) = (self.homes[a], self.homes[b]);
+                std::ptr::eq(&raw const **one, &raw const **other) && tag == other_tag
+            }
+            (Place::Unkeyed(a), Place::Unkeyed(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// The first request for the same state, and the cost of the requests for it up to this one.
+    pub fn of_state(&self, at: usize) -> (usize, u32) {
+        let same = (0..=at).filter(|&other| self.same(at, other));
+        let cost = same.clone().fold(0, |sum: u32, other| sum.saturating_add(self.requests[other].cost()));
+        (same.min().unwrap_or(at), cost)
+    }
+
+    /// Decides on all requests, and takes them if all are admitted. `tickets` are the places of a caller that waits.
+    pub fn decide(
+        &mut self,
+        blocked: &[Option<Decision>],
+        tickets: &[Option<Arc<Ticket>>],
+        now: Nanos,
+        wakes: &mut Wakes,
+    ) -> Few<Decision> {
+        let requests = self.requests;
+        let mut decisions = Few::new();
+        for (at, denied) in blocked.iter().enumerate() {
+            decisions.push(match denied {
+                Some(denied) => *denied,
+                None => self.answer(at, tickets, now, wakes),
+            });
+        }
+        if decisions.iter().all(Decision::is_allowed) {
+            for (at, request) in requests.iter().enumerate().filter(|(_, request)| request.cost() > 0) {
+                // Admitted, so the key was not refused.
+                if let Ok((general, state)) = self.state(at) {
+                    request.own_policy().unwrap_or(general).record(state, now, request.cost());
                 }
             }
-            (None, Locked::Unkeyed(u)) => {
-                let (policy, state) = cells[*u].parts();
-                let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
-                let behind = unkeyed[*u].answer_behind(&mut ground, cost, &mut wakes);
-                behind.unwrap_or_else(|| policy.check(ground.state, now, cost))
-            }
+        }
+        decisions
+    }
+
+    fn answer(
+        &mut self,
+        at: usize,
+        tickets: &[Option<Arc<Ticket>>],
+        now: Nanos,
+        wakes: &mut Wakes,
+    ) -> Decision {
+        let own = self.requests[at].own_policy();
+        let (first, cost) = self.of_state(at);
+        let ticket = tickets.get(first).and_then(Option::as_deref);
+        let behind = if cost == 0 {
+            None
+        } else {
+            self.on_line(at, false, now, |line, ground| line.answer_to(ground, cost, ticket, wakes)).flatten()
         };
-        decisions.push(decision);
-    }
-    if decisions.iter().all(Decision::is_allowed) {
-        for (request, state) in requests.iter().zip(&locked) {
-            match state {
-                _ if request.cost() == 0 => {}
-                Locked::Keyed(k) => {
-                    // Admitted, so the key was not refused.
-                    if let Ok((state, _)) = joint.state(*k) {
-                        let general = keyed[*k].0.policy();
-                        request.own_policy().unwrap_or(general).record(state, now, request.cost());
-                    }
-                }
-                Locked::Unkeyed(u) => {
-                    let (policy, state) = cells[*u].parts();
-                    policy.record(state, now, request.cost());
-                }
+        match self.state(at) {
+            Ok((general, state)) => {
+                let policy = own.inspect(|own| assert_fits(general, own)).unwrap_or(general);
+                behind.unwrap_or_else(|| policy.check(state, now, cost))
+            }
+            Err(until) => {
+                let Place::Keyed(k) = self.places[at] else { unreachable!("only keys are refused") };
+                refused_until(own.unwrap_or(self.homes[k].1.policy()), until, now)
             }
         }
     }
-    Ok(Some(decisions))
+
+    /// A step on the line of a request, if it has one or if it is `announced`.
+    pub fn on_line<R>(
+        &mut self,
+        at: usize,
+        announced: bool,
+        now: Nanos,
+        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+    ) -> Option<R> {
+        let place = self.places[at];
+        let keyed = match place {
+            Place::Keyed(k) => Some((self.homes[k].0, self.homes[k].2)),
+            Place::Unkeyed(_) => None,
+        };
+        let unkeyed = self.unkeyed;
+        let (policy, state) = self.state(at).ok()?;
+        let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
+        match (place, keyed) {
+            (_, Some((limiter, tag))) if announced => Some(limiter.with_line(tag, &mut ground, step)),
+            (_, Some((limiter, tag))) => limiter.find_line(tag, &mut ground, step),
+            (Place::Unkeyed(u), _) if announced => Some(unkeyed[u].with_line(&mut ground, step)),
+            (Place::Unkeyed(u), _) => unkeyed[u].find_line(&mut ground, step),
+            (Place::Keyed(_), None) => None,
+        }
+    }
 }
 
 /// The position of a request's state among the locked ones.
-enum Locked {
+#[derive(Clone, Copy)]
+enum Place {
     Keyed(usize),
     Unkeyed(usize),
 }
 
 /// The position of each request among the keyed or the unkeyed ones.
-fn locked<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Few<Locked> {
+fn places<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Few<Place> {
     let mut next_keyed = 0;
     requests
         .iter()
         .map(|request| match request {
             Request::Keyed { .. } => {
                 next_keyed += 1;
-                Locked::Keyed(next_keyed - 1)
+                Place::Keyed(next_keyed - 1)
             }
             Request::Unkeyed { limiter, .. } => {
                 let at = unkeyed.iter().position(|other| std::ptr::eq(*other, *limiter));
-                Locked::Unkeyed(at.unwrap_or_default())
+                Place::Unkeyed(at.unwrap_or_default())
             }
         })
         .collect()

@@ -4,7 +4,8 @@
 //! * [`acquire_all_at`] decides over several limiters in one atomic step: all admit, or none is charged.
 //! * Each decision has a form that takes the time as an argument (`…_at`) and one that reads the limiter's [`Clock`].
 //! * [`KeyedLimit`] is the trait of keyed limits, in this process or in a shared store. Middleware accepts it.
-//! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime.
+//! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime; [`wait_all`]
+//!   waits for several limits together.
 //!
 //! ```
 //! # // Users import the crate `tidegate`, which exports this one and so cannot be a dependency of its examples.
@@ -29,6 +30,7 @@ mod sync;
 mod table;
 mod version;
 mod wait;
+mod wait_all;
 
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use joint::{AllDecision, Request, acquire_all, acquire_all_at};
@@ -42,3 +44,4 @@ pub use tidegate_core::{
     Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share, algorithm,
 };
 pub use wait::WaitError;
+pub use wait_all::{WaitAllError, wait_all};

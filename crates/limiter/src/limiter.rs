@@ -12,7 +12,7 @@ use crate::{
     SystemClock, Timer, WaitError,
     block::denied_until,
     version::{Held, Versions},
-    wait::{Ground, Home, Line, OneLine, Wakes, wait},
+    wait::{Ground, Home, Line, OneLine, Ticket, Wakes, wait},
 };
 
 /// A limit without keys: a policy, one state and a clock.
@@ -117,21 +117,28 @@ impl<C> Limiter<C> {
         }
     }
 
-    /// Answers for this limiter in a joint decision, which holds the state: `None` if no caller waits.
-    pub(crate) fn answer_behind(
+    /// A step on the line for a joint decision, which holds the state.
+    pub(crate) fn with_line<R>(
         &self,
         ground: &mut Ground<'_>,
-        cost: u32,
-        wakes: &mut Wakes,
-    ) -> Option<Decision> {
-        if cost == 0 || !self.line.is_busy() {
-            return None;
-        }
+        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+    ) -> R {
         ground.blocked = Nanos::new(self.blocked.load(Ordering::Relaxed));
-        self.line.with(|line| {
-            line.settle(ground, wakes);
-            line.is_waiting().then(|| line.answer(ground, cost))
-        })
+        self.line.with(|line| step(line, ground))
+    }
+
+    /// [`with_line`](Self::with_line), if a decision must consider the line.
+    pub(crate) fn find_line<R>(
+        &self,
+        ground: &mut Ground<'_>,
+        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+    ) -> Option<R> {
+        self.line.is_busy().then(|| self.with_line(ground, step))
+    }
+
+    /// Gives up a place in the line.
+    pub(crate) fn leave_line(&self, ticket: &Ticket, now: Nanos) {
+        self.step(now, |line, ground, wakes| line.leave(ground, ticket, wakes));
     }
 
     pub(crate) fn blocked_at(&self, now: Nanos) -> Option<Decision> {

@@ -32,7 +32,17 @@ enum From<'a, C> {
     Key(&'a KeyedLimiter<C>, Tag),
 }
 
-impl<C: Clock> Permit<'_, C> {
+impl<'a, C: Clock> Permit<'a, C> {
+    /// Units that were taken.
+    pub(crate) const fn of(limiter: &'a Limiter<C>, cost: u32) -> Self {
+        Self { from: From::One(limiter), cost }
+    }
+
+    /// Units of a key that were taken.
+    pub(crate) const fn of_key(limiter: &'a KeyedLimiter<C>, tag: Tag, cost: u32) -> Self {
+        Self { from: From::Key(limiter, tag), cost }
+    }
+
     /// The number of units.
     #[must_use]
     pub const fn cost(&self) -> u32 {
@@ -69,7 +79,7 @@ impl<C: Clock> Limiter<C> {
     /// [`wait_permit`](Self::wait_permit), which waits for the delay.
     pub fn permit(&self, cost: u32) -> Result<Permit<'_, C>, Decision> {
         let decision = self.acquire(cost);
-        if decision.is_denied() { Err(decision) } else { Ok(Permit { from: From::One(self), cost }) }
+        if decision.is_denied() { Err(decision) } else { Ok(Permit::of(self, cost)) }
     }
 }
 
@@ -80,7 +90,7 @@ impl<T: Timer> Limiter<T> {
     /// The same as [`wait`](Self::wait).
     pub async fn wait_permit(&self, cost: u32, deadline: Option<Nanos>) -> Result<Permit<'_, T>, WaitError> {
         let _ = self.wait(cost, deadline).await?;
-        Ok(Permit { from: From::One(self), cost })
+        Ok(Permit::of(self, cost))
     }
 }
 
@@ -93,7 +103,7 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn permit(&self, key: impl Key, cost: u32) -> Result<Permit<'_, C>, Decision> {
         let tag = self.tag_of(&key);
         let decision = self.acquire(key, cost);
-        if decision.is_denied() { Err(decision) } else { Ok(Permit { from: From::Key(self, tag), cost }) }
+        if decision.is_denied() { Err(decision) } else { Ok(Permit::of_key(self, tag, cost)) }
     }
 }
 
@@ -110,6 +120,6 @@ impl<T: Timer> KeyedLimiter<T> {
     ) -> Result<Permit<'_, T>, WaitError> {
         let tag = self.tag_of(&key);
         let _ = self.wait(key, cost, deadline).await?;
-        Ok(Permit { from: From::Key(self, tag), cost })
+        Ok(Permit::of_key(self, tag, cost))
     }
 }

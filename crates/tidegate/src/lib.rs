@@ -82,13 +82,7 @@
 
 #[cfg(feature = "flow")]
 pub use tidegate_flow as flow;
-pub use tidegate_limiter::{
-    Algorithm, AllDecision, BuildError, Change, Clock, CoarseClock, Debt, Decision, Entry, Forgotten, Full,
-    HashKeys, Key, KeyedBuilder, KeyedLimit, KeyedLimiter, Lasts, Limiter, MAX_WINDOW, ManualClock,
-    ManualTimer, Nanos, Outcome, OverrideError, ParseQuotaError, Permit, Policy, PolicyError, Quota,
-    QuotaError, RecordSpot, Request, Share, Stats, Sweeping, SystemClock, Timer, TooManyExceptions,
-    WaitError, WhenFull, acquire_all, acquire_all_at, algorithm,
-};
+pub use tidegate_limiter::*;
 #[cfg(feature = "flow")]
 pub use tidegate_macros::guard;
 #[cfg(feature = "redis")]

@@ -9,7 +9,7 @@ use std::{borrow::Cow, time::Duration};
 use http::request::Parts;
 use smallvec::SmallVec;
 use tidegate_core::Decision;
-use tidegate_limiter::{Request, Timer, acquire_all};
+use tidegate_limiter::{Request, Timer, acquire_all, wait_all};
 
 use crate::{
     Reason, Refusal,
@@ -155,6 +155,9 @@ impl<C: Timer + 'static> Options<C> {
             (Some(bound), [question]) if question.limit.is_local() => {
                 self.wait_in_line(question, bill, bound).await
             }
+            (Some(bound), questions) if questions.iter().all(|question| question.limit.is_local()) => {
+                self.wait_in_lines(questions, bill, bound).await
+            }
             (Some(bound), questions) => self.ask_again(questions, bill, bound).await,
         };
         if verdict.refused.is_none() {
@@ -211,6 +214,55 @@ impl<C: Timer + 'static> Options<C> {
             }
         }
         verdict
+    }
+
+    /// Waits for several limits of this process.
+    async fn wait_in_lines(
+        &self,
+        questions: &[Question<'_, C>],
+        bill: Option<&Bill>,
+        bound: Duration,
+    ) -> Verdict<C> {
+        let requests = requests(questions);
+        let deadline = self.time.now().saturating_add(bound.into());
+        let waited = wait_all(&requests, Some(deadline)).await;
+        let mut verdict = Verdict::new();
+        match waited {
+            Ok(all) => {
+                for (question, decision) in questions.iter().zip(all.decisions()) {
+                    // The delay has already been waited out.
+                    self.take(&mut verdict, question, undelayed(decision), bill, false);
+                }
+            }
+            Err(error) => match error.decision() {
+                Some(all) => {
+                    for (question, decision) in questions.iter().zip(all.decisions()) {
+                        let late = decision.delay().saturating_sub(bound);
+                        if decision.is_denied() || !late.is_zero() {
+                            let denied =
+                                if decision.is_denied() { *decision } else { denied_for(decision, late) };
+                            self.take(&mut verdict, question, denied, bill, false);
+                        } else {
+                            verdict.tell(question, standing(question).unwrap_or(*decision));
+                        }
+                    }
+                }
+                None => self.misconfigured(&mut verdict, questions, &error),
+            },
+        }
+        verdict
+    }
+
+    fn misconfigured(
+        &self,
+        verdict: &mut Verdict<C>,
+        questions: &[Question<'_, C>],
+        error: &dyn std::fmt::Display,
+    ) {
+        self.log(
+            || tracing::error!(%error, "the limits of a layer cannot be decided together; raise max_keys"),
+        );
+        verdict.refuse(questions.first().map_or(0, |first| first.rule), Reason::Misconfigured, no_decision());
     }
 
     async fn ask_again(
@@ -295,15 +347,7 @@ impl<C: Timer + 'static> Options<C> {
         bill: Option<&Bill>,
         may_return: bool,
     ) {
-        let requests: SmallVec<[Request<'_, C>; 4]> = questions
-            .iter()
-            .filter_map(|Question { limit, key, cost, .. }| match &limit.0 {
-                Kind::Keyed(limiter) => Some(Request::keyed(limiter, key, *cost)),
-                Kind::Unkeyed(limiter) => Some(Request::unkeyed(limiter, *cost)),
-                _ => None,
-            })
-            .collect();
-        match acquire_all(&requests) {
+        match acquire_all(&requests(questions)) {
             Ok(all) => {
                 let allowed = all.is_allowed();
                 let may_return = may_return || all.decisions().iter().any(|told| !told.delay().is_zero());
@@ -312,23 +356,11 @@ impl<C: Timer + 'static> Options<C> {
                         self.take(verdict, question, *decision, bill, may_return);
                     } else {
                         // This limit was not charged.
-                        let standing = match &question.limit.0 {
-                            Kind::Keyed(limiter) => limiter.peek(&question.key, 0),
-                            Kind::Unkeyed(limiter) => limiter.peek(0),
-                            _ => *decision,
-                        };
-                        verdict.tell(question, standing);
+                        verdict.tell(question, standing(question).unwrap_or(*decision));
                     }
                 }
             }
-            Err(full) => {
-                self.log(|| tracing::error!(%full, "the limits of a layer cannot be decided together; raise max_keys"));
-                verdict.refuse(
-                    questions.first().map_or(0, |first| first.rule),
-                    Reason::Misconfigured,
-                    no_decision(),
-                );
-            }
+            Err(full) => self.misconfigured(verdict, questions, &full),
         }
     }
 
@@ -354,6 +386,25 @@ impl<C: Timer + 'static> Options<C> {
             let settles = if in_flight { Settles::Back } else { Settles::of(&rule.settle, bill) };
             verdict.holds.add(question, settles);
         }
+    }
+}
+
+/// The requests to limits of this process.
+fn requests<'q, C: Timer>(questions: &'q [Question<'_, C>]) -> SmallVec<[Request<'q, C>; 4]> {
+    let of = |Question { limit, key, cost, .. }: &'q Question<'_, C>| match &limit.0 {
+        Kind::Keyed(limiter) => Some(Request::keyed(limiter, key, *cost)),
+        Kind::Unkeyed(limiter) => Some(Request::unkeyed(limiter, *cost)),
+        _ => None,
+    };
+    questions.iter().filter_map(of).collect()
+}
+
+/// What is left of a limit that was not charged.
+fn standing<C: Timer>(question: &Question<'_, C>) -> Option<Decision> {
+    match &question.limit.0 {
+        Kind::Keyed(limiter) => Some(limiter.peek(&question.key, 0)),
+        Kind::Unkeyed(limiter) => Some(limiter.peek(0)),
+        _ => None,
     }
 }
 

@@ -240,8 +240,8 @@ impl<C: Timer + 'static> Builder<C> {
     /// immediately.
     ///
     /// Without this option, a request waits only for the delay of a leaky bucket, and a denied request is refused immediately.
-    /// Requests wait for a single limit of this process in order, first come first served. Several limits, and shared limits,
-    /// are asked again at the time when they expect to admit, and the first request to ask then gets the units.
+    /// Requests wait for limits of this process in order, first come first served ([`wait_all`](tidegate_limiter::wait_all)). Shared
+    /// limits are asked again at the time when they expect to admit, and the first request to ask then gets the units.
     pub fn max_wait(mut self, bound: Duration) -> Self {
         self.0.max_wait = Some(bound);
         self

@@ -15,7 +15,7 @@ use crate::{
     block::{denied_until, refused_until},
     marks::Marks,
     sync::{Mutex, yield_now},
-    wait::{Ground, Line, Lines, Wakes, wait},
+    wait::{Ground, Line, Lines, Ticket, Wakes, wait},
 };
 
 /// A limit for each key, up to a maximum number of keys. A [`Key`] is text or bytes of any length, a number, or an
@@ -268,23 +268,46 @@ impl<C> KeyedLimiter<C> {
         }
     }
 
-    /// Answers for a key in a joint decision, which holds the key's lock: `None` if no caller waits for the key.
-    pub(crate) fn answer_behind(
+    /// Announces a line of a key, before the key's lock is taken: a thread that decides afterwards sees that there is one.
+    pub(crate) fn announce_line(&self, tag: Tag) {
+        self.marks.add(tag);
+    }
+
+    /// A step on the line of a key, which was [announced](Self::announce_line), for a joint decision, which holds the key's lock.
+    pub(crate) fn with_line<R>(
         &self,
         tag: Tag,
         ground: &mut Ground<'_>,
-        cost: u32,
-        wakes: &mut Wakes,
-    ) -> Option<Decision> {
-        if cost == 0 || !self.marks.has(tag) {
+        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+    ) -> R {
+        ground.blocked = self.exceptions.blocked(tag);
+        let now = ground.now;
+        self.lines.with(&self.marks, tag, now, |line| step(line, ground))
+    }
+
+    /// A step on the line of a key, if it has one, for a joint decision, which holds the key's lock.
+    pub(crate) fn find_line<R>(
+        &self,
+        tag: Tag,
+        ground: &mut Ground<'_>,
+        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+    ) -> Option<R> {
+        if !self.marks.has(tag) {
             return None;
         }
         ground.blocked = self.exceptions.blocked(tag);
-        let behind = |line: &mut Line| {
-            line.settle(ground, wakes);
-            line.is_waiting().then(|| line.answer(ground, cost))
-        };
-        self.lines.find(&self.marks, tag, behind).flatten()
+        self.lines.find(&self.marks, tag, |line| step(line, ground))
+    }
+
+    /// Withdraws the announcement of a line.
+    pub(crate) fn withdraw_line(&self, tag: Tag) {
+        self.marks.remove(tag);
+    }
+
+    /// Gives up a place in the line of a key.
+    pub(crate) fn leave_line(&self, tag: Tag, ticket: &Ticket, now: Nanos) {
+        let home = OneKey { limiter: self, tag };
+        crate::wait::Home::step(&home, now, |line, ground, wakes| line.leave(ground, ticket, wakes));
     }
 
     /// Whether a key's state is in this generation, as seen under the key's lock there, under which it changes.

@@ -15,10 +15,17 @@ use crate::{Timer, block::denied_until};
 /// The maximum number of tickets that one step adds to a new plan. Behind this many waiters an answer is exact.
 const PLAN_STEP: usize = 64;
 
+/// How long the line waits for a caller that takes its units itself, was called and is not polled. After twice this time all that
+/// are not polled are passed over: less than the 10 ms for which they may delay others.
+pub(crate) const CALL: Nanos = Nanos::from_millis(4);
+
 /// The waiters of one key, and their leaky bucket reservations. Changes only under the key's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     waiting: BTreeMap<u64, Waiter>,
+    /// Callers that take their units themselves and let others pass, because another of their limits has no room yet. They keep
+    /// their numbers.
+    aside: BTreeMap<u64, Waiter>,
     next: u64,
     reservations: Reservations,
     plan: Option<Plan>,
@@ -51,7 +58,7 @@ pub(crate) enum Joined {
 impl Line {
     /// Whether the line has nothing that a decision must consider.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.reservations.is_empty()
+        self.waiting.is_empty() && self.aside.is_empty() && self.reservations.is_empty()
     }
 
     /// Whether there are waiters.
@@ -84,6 +91,18 @@ impl Line {
             if ground.blocked > ground.now {
                 break;
             }
+            if first.get().ticket.takes_itself {
+                match first.get().ticket.called_until() {
+                    None if ground.policy.check(ground.state, ground.now, cost).is_denied() => {}
+                    None => first.get().ticket.call(ground.now.saturating_add(CALL), wakes),
+                    Some(until) if ground.now < until => {}
+                    Some(_) => {
+                        self.pass_over_unpolled(wakes);
+                        continue;
+                    }
+                }
+                break;
+            }
             match take(&mut self.reservations, ground, cost) {
                 Ok(admitted) => {
                     if planned != ground.now {
@@ -105,6 +124,17 @@ impl Line {
         }
     }
 
+    /// Puts the front aside, which was not polled or has no room in its other limits after all, and with it all that were woken before
+    /// and not polled since. The others of the kind are woken, so that the next time shows which of them are polled.
+    fn pass_over_unpolled(&mut self, wakes: &mut Wakes) {
+        let front = self.waiting.pop_first();
+        let idle = self
+            .waiting
+            .extract_if(.., |_, waiter| waiter.ticket.takes_itself && !waiter.ticket.rouse(wakes));
+        self.aside.extend(front.into_iter().chain(idle));
+        self.version += 1;
+    }
+
     fn set_alarm(&mut self, due: Option<Nanos>, wakes: &mut Wakes) {
         let Some(alarm) = &self.alarm else { return };
         self.settings += 1;
@@ -115,6 +145,9 @@ impl Line {
     /// When the front will be admitted, as far as is known.
     fn front_due(&self, ground: &Ground<'_>) -> Option<Nanos> {
         let (_, front) = self.waiting.first_key_value()?;
+        if let Some(until) = front.ticket.called_until() {
+            return Some(until);
+        }
         let from = ground.now.max(ground.blocked);
         match turn(ground.policy, ground.state, Some(from), front.ticket.cost) {
             Turn::At(at, _) if ground.blocked < Nanos::MAX => Some(at),
@@ -236,6 +269,61 @@ impl Line {
         Ok(Joined::Waiting(ticket))
     }
 
+    /// Gives a caller that takes its units itself the last number. It lets others pass until it is [placed](Self::place).
+    pub fn enter(&mut self, cost: u32, timer: &impl Timer) -> Arc<Ticket> {
+        let alarm = Arc::clone(self.alarm.get_or_insert_with(|| Alarm::new(timer.clone())));
+        self.next += 1;
+        let ticket = Arc::new(Ticket::new(self.next, cost, true, alarm));
+        self.aside.insert(ticket.number, Waiter { ticket: Arc::clone(&ticket), planned: Nanos::MAX });
+        ticket
+    }
+
+    /// Puts a caller that takes its units itself to its place, and returns when its units will be there if it stays; the end of time
+    /// if unknown. [`place`](Self::place) must follow.
+    pub fn due_of(&mut self, ground: &Ground<'_>, ticket: &Ticket) -> Nanos {
+        if let Some((number, waiter)) = self.aside.remove_entry(&ticket.number) {
+            self.waiting.insert(number, waiter);
+            self.version += 1;
+        }
+        self.planned(ground);
+        self.waiting.get(&ticket.number).map_or(ground.now, |waiter| waiter.planned)
+    }
+
+    /// Lets a caller that takes its units itself stay at its place, where it holds up the callers behind it, or puts it aside.
+    /// `until` is the time until which it keeps the front, if it is there and was called.
+    pub fn place(
+        &mut self,
+        ground: &mut Ground<'_>,
+        ticket: &Ticket,
+        until: Option<Nanos>,
+        wakes: &mut Wakes,
+    ) {
+        if until.is_none()
+            && let Some((number, waiter)) = self.waiting.remove_entry(&ticket.number)
+        {
+            self.aside.insert(number, waiter);
+            self.version += 1;
+        }
+        ticket.looked(until.filter(|_| ticket.called_until().is_some()));
+        self.settle(ground, wakes);
+        // The alarm that woke the caller rings no more.
+        self.set_alarm(self.due, wakes);
+    }
+
+    /// The answer to a caller that may have a ticket here: `None` if no caller is before it.
+    pub fn answer_to(
+        &mut self,
+        ground: &mut Ground<'_>,
+        cost: u32,
+        ticket: Option<&Ticket>,
+        wakes: &mut Wakes,
+    ) -> Option<Decision> {
+        self.settle(ground, wakes);
+        let (first, _) = self.waiting.first_key_value()?;
+        let is_first = ticket.is_some_and(|ticket| ticket.number <= *first);
+        if is_first { None } else { Some(self.answer(ground, cost)) }
+    }
+
     /// Serves the line for one of its waiters, and sets the alarm again.
     pub fn attend(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
         // A ticket with an outcome may belong to an earlier line, whose alarm needs no setting.
@@ -253,6 +341,7 @@ impl Line {
             // may be another ticket's by now.
             None => {
                 self.waiting.remove(&ticket.number);
+                self.aside.remove(&ticket.number);
                 ticket.forget_waker();
             }
             Some(Ok(admitted)) => match admitted.reservation {
@@ -299,7 +388,7 @@ impl Line {
 
     fn ticket(&mut self, cost: u32, alarm: Arc<Alarm>) -> Arc<Ticket> {
         self.next += 1;
-        Arc::new(Ticket::new(self.next, cost, alarm))
+        Arc::new(Ticket::new(self.next, cost, false, alarm))
     }
 
     fn denial(ground: &Ground<'_>, cost: u32, turn: Turn) -> Decision {

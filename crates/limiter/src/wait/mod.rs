@@ -20,10 +20,11 @@ use tidegate_core::{Decision, Nanos, Policy};
 
 use crate::Timer;
 use alarm::Alarm;
-pub(crate) use line::{Joined, Line};
+pub(crate) use line::{CALL, Joined, Line};
 pub(crate) use lines::{Lines, OneLine};
+pub(crate) use ticket::Ticket;
 pub(crate) use ticket::Wakes;
-use ticket::{Admitted, Outcome, Ticket, sleep};
+use ticket::{Admitted, Outcome, sleep};
 
 /// Why a wait ended without admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

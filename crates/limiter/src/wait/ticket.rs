@@ -17,12 +17,18 @@ pub(crate) struct Ticket {
     /// Tickets of one line are served in the order of their numbers.
     pub number: u64,
     pub cost: u32,
+    /// Whether the caller takes the units itself, together with those of other limits.
+    pub takes_itself: bool,
     alarm: Arc<Alarm>,
     status: Mutex<Status>,
 }
 
 #[derive(Debug, Default)]
 struct Status {
+    /// For a caller that takes its units itself: its turn has come, and it keeps the front of the line until this time.
+    called_until: Option<Nanos>,
+    /// Whether it was woken to look at its lines, and has not looked since.
+    is_called: bool,
     /// Boxed, because there may be a hundred thousand waiters and only the first few have an outcome.
     outcome: Option<Box<Outcome>>,
     /// Nothing remains to be returned.
@@ -46,20 +52,20 @@ pub(crate) struct Admitted {
 #[derive(Default)]
 pub(crate) struct Wakes {
     wakers: Vec<Waker>,
-    /// The alarm to be set, by which step of its line, and to which time.
-    alarm: Option<(Arc<Alarm>, u64, Option<Nanos>)>,
+    /// The alarms to be set, by which step of their line, and to which time.
+    alarms: Vec<(Arc<Alarm>, u64, Option<Nanos>)>,
 }
 
 impl Wakes {
-    /// Sets the alarm of a line that has changed. A step changes one line, whose last setting counts.
+    /// Sets the alarm of a line that has changed. Of several settings of one line, the last one counts.
     pub fn set(&mut self, alarm: &Arc<Alarm>, step: u64, due: Option<Nanos>) {
-        self.alarm = Some((Arc::clone(alarm), step, due));
+        self.alarms.push((Arc::clone(alarm), step, due));
     }
 }
 
 impl Drop for Wakes {
     fn drop(&mut self) {
-        if let Some((alarm, step, due)) = self.alarm.take() {
+        for (alarm, step, due) in self.alarms.drain(..) {
             alarm.set(step, due);
         }
         for waker in self.wakers.drain(..) {
@@ -69,13 +75,42 @@ impl Drop for Wakes {
 }
 
 impl Ticket {
-    pub fn new(number: u64, cost: u32, alarm: Arc<Alarm>) -> Self {
-        Self { number, cost, alarm, status: Mutex::default() }
+    pub fn new(number: u64, cost: u32, takes_itself: bool, alarm: Arc<Alarm>) -> Self {
+        Self { number, cost, takes_itself, alarm, status: Mutex::default() }
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
         // Nothing here panics.
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when a caller that takes its units itself keeps the front of the line, if its turn has come.
+    pub fn called_until(&self) -> Option<Nanos> {
+        self.status().called_until
+    }
+
+    /// Wakes a caller that takes its units itself.
+    pub fn call(&self, until: Nanos, wakes: &mut Wakes) {
+        {
+            let mut status = self.status();
+            (status.called_until, status.is_called) = (Some(until), true);
+        }
+        wakes.wakers.extend(self.alarm.take(self.number));
+    }
+
+    /// Wakes a caller that takes its units itself, so that it looks at its lines. False if it was woken before and has not looked since.
+    pub fn rouse(&self, wakes: &mut Wakes) -> bool {
+        if std::mem::replace(&mut self.status().is_called, true) {
+            return false;
+        }
+        wakes.wakers.extend(self.alarm.take(self.number));
+        true
+    }
+
+    /// The caller has looked at all its lines; it keeps the front until this time if its turn has come there.
+    pub fn looked(&self, until: Option<Nanos>) {
+        let mut status = self.status();
+        (status.called_until, status.is_called) = (until, false);
     }
 
     /// How the wait ended, if it has.
@@ -103,6 +138,14 @@ impl Ticket {
         }
         // Afterwards: a future that is about to sleep sees the outcome, or its waker is here.
         wakes.wakers.extend(self.alarm.take(self.number));
+    }
+
+    /// Whether the future must look at its lines again; otherwise its waker is kept.
+    pub fn poll_called(&self, was_asleep: bool, waker: &Waker) -> Poll<()> {
+        if self.status().is_called {
+            return Poll::Ready(());
+        }
+        self.alarm.poll_woken(self, was_asleep, waker)
     }
 
     /// The ticket's future is no longer to be woken.

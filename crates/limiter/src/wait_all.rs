@@ -1,0 +1,303 @@
+//! Waiting for several limits together.
+
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+};
+
+use tidegate_core::{Decision, Nanos};
+
+use crate::{
+    AllDecision, Full, Permit, Request, Timer,
+    joint::{Few, States, with_all},
+    table::Tag,
+    wait::{CALL, Ticket, Wakes},
+};
+
+/// How long a caller keeps the front of lines for permits of another limit, which may be returned at any time, and how long it then
+/// lets others pass.
+const HOPE: Nanos = Nanos::from_secs(1);
+
+/// Why a wait for several limits ended without admission.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitAllError {
+    /// The binding limit can never admit its cost.
+    #[error("waiting cannot make room for one of the costs")]
+    Never(Box<AllDecision>),
+    /// The binding limit would admit its cost only after the deadline. Returned as soon as that is known.
+    #[error("a limit has room only after the deadline")]
+    Deadline(Box<AllDecision>),
+    /// A limiter is too small to hold all requested keys at the same time.
+    #[error(transparent)]
+    Full(#[from] Full),
+}
+
+impl WaitAllError {
+    /// The decision that ended the wait, unless the keys had no room.
+    #[must_use]
+    pub fn decision(&self) -> Option<&AllDecision> {
+        match self {
+            Self::Never(all) | Self::Deadline(all) => Some(all),
+            Self::Full(_) => None,
+        }
+    }
+}
+
+/// Waits until all requests are admitted in one step. Until then nothing is taken. Dropping the future gives up the places in line.
+///
+/// The caller gets a place in the line of each limit at once. It holds up the callers behind it only in lines whose units are
+/// due no earlier than those of its other limits: who waits for an hour because of its own key delays nobody else meanwhile. Of two
+/// callers that wait for the same limits, the one that came first is served first.
+///
+/// Callers that wait go before callers that do not: [`acquire`](crate::Limiter::acquire) and [`acquire_all`](crate::acquire_all) are denied as
+/// long as a caller waits for the limit. So a caller with a large cost is served although callers with small costs keep asking. A
+/// program whose callers must share a limit evenly lets all of them wait.
+///
+/// It is unknown when permits of a [concurrency](tidegate_core::Policy::concurrency) limit are returned. A caller that has room in its
+/// other limits keeps their lines waiting for a second at a time, and lets others pass for a second in between.
+///
+/// ```
+/// # use tidegate_limiter as tidegate;
+/// use tidegate::{KeyedLimiter, Limiter, Policy, Quota, Request, wait_all};
+/// # async fn call() -> Result<(), Box<dyn std::error::Error>> {
+/// let in_all = Limiter::new(Policy::token_bucket(Quota::per_second(1_000)));
+/// let per_client = KeyedLimiter::new(Policy::sliding_window(Quota::per_minute(60)))?;
+/// let _ = wait_all(&[Request::unkeyed(&in_all, 1), Request::keyed(&per_client, b"alice", 1)], None).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// If waiting cannot help, or the limits would not admit by `deadline`; both are returned as soon as they are known. [`Full`] as
+/// for [`acquire_all`](crate::acquire_all).
+///
+/// # Panics
+/// If the policy of a request has another algorithm than its limiter, or states of another width.
+pub async fn wait_all<T: Timer>(
+    requests: &[Request<'_, T>],
+    deadline: Option<Nanos>,
+) -> Result<AllDecision, WaitAllError> {
+    let Some(timer) = requests.first().map(Request::clock) else {
+        return Ok(AllDecision::new(Few::new()));
+    };
+    let began = timer.now();
+    let mut places = Places { requests, tickets: Few::new() };
+    loop {
+        let now = timer.now();
+        let (all, next) = places.look(now, began)?;
+        if all.is_allowed() {
+            drop(places);
+            return start(requests, all, now, deadline).await;
+        }
+        let Some(binding) = all.binding() else { return Ok(all) };
+        if binding.retry_after().is_none() && !all.bound().is_some_and(|at| requests[at].is_in_flight()) {
+            return Err(WaitAllError::Never(Box::new(all)));
+        }
+        if all.bound().is_some_and(|at| u64::from(requests[at].cost()) > binding.limit()) {
+            return Err(WaitAllError::Never(Box::new(all)));
+        }
+        let wait = binding.retry_after().map_or(Nanos::ZERO, Nanos::from);
+        if deadline.is_some_and(|deadline| now >= deadline || now.saturating_add(wait) > deadline) {
+            return Err(WaitAllError::Deadline(Box::new(all)));
+        }
+        let until = deadline.map_or(next, |deadline| deadline.min(next));
+        if until < Nanos::MAX {
+            places.sleep(Some(pin!(timer.sleep_until(until)))).await;
+        } else {
+            places.sleep(None::<Pin<&mut std::future::Ready<()>>>).await;
+        }
+    }
+}
+
+/// Waits for a leaky bucket's delay. A future that is dropped meanwhile returns everything.
+async fn start<T: Timer>(
+    requests: &[Request<'_, T>],
+    all: AllDecision,
+    now: Nanos,
+    deadline: Option<Nanos>,
+) -> Result<AllDecision, WaitAllError> {
+    let delay = all.decisions().iter().map(Decision::delay).max().unwrap_or_default();
+    if delay.is_zero() {
+        return Ok(all);
+    }
+    let permits: Few<_> = requests.iter().map(Request::taken).collect();
+    let start = now.saturating_add(delay.into());
+    if deadline.is_some_and(|deadline| start > deadline) {
+        return Err(WaitAllError::Deadline(Box::new(all)));
+    }
+    requests[0].clock().sleep_until(start).await;
+    permits.into_iter().for_each(Permit::keep);
+    Ok(all)
+}
+
+/// A caller's places in the lines of its limits.
+struct Places<'a, T: Timer> {
+    requests: &'a [Request<'a, T>],
+    /// For each request; `None` if an earlier request has the same state, or the key has no room. Empty before the first denial.
+    tickets: Few<Option<Arc<Ticket>>>,
+}
+
+impl<T: Timer> Places<'_, T> {
+    /// Decides on all limits, and takes them if all admit. Otherwise it orders the places, and returns when to look again at the
+    /// latest.
+    fn look(&mut self, now: Nanos, began: Nanos) -> Result<(AllDecision, Nanos), Full> {
+        let Self { requests, tickets } = self;
+        let mut has_entered = !tickets.is_empty();
+        if !has_entered {
+            let all = crate::acquire_all_at(requests, now)?;
+            if all.is_allowed() {
+                return Ok((all, now));
+            }
+            requests.iter().filter_map(Request::key).for_each(|(limiter, tag)| limiter.announce_line(tag));
+        }
+        let looked = with_all(requests, now, |states, blocked, wakes| {
+            let decisions = states.decide(blocked, tickets, now, wakes);
+            if !std::mem::replace(&mut has_entered, true) {
+                let is_denied = decisions.iter().any(Decision::is_denied);
+                *tickets =
+                    (0..requests.len()).map(|at| enter(requests, states, at, is_denied, now)).collect();
+            }
+            if decisions.iter().all(Decision::is_allowed) {
+                return (AllDecision::new(decisions), now);
+            }
+            let next = order(states, tickets, &decisions, (now, began), wakes);
+            (AllDecision::new(decisions), next)
+        });
+        if looked.is_err() && tickets.is_empty() {
+            requests.iter().filter_map(Request::key).for_each(|(limiter, tag)| limiter.withdraw_line(tag));
+        }
+        looked
+    }
+
+    /// Completes when the caller must look again.
+    async fn sleep<F: Future<Output = ()>>(&self, mut timer: Option<Pin<&mut F>>) {
+        let mut was_asleep = false;
+        poll_fn(move |cx| {
+            let mut called = false;
+            for ticket in self.tickets.iter().flatten() {
+                called |= ticket.poll_called(was_asleep, cx.waker()).is_ready();
+            }
+            was_asleep = true;
+            match &mut timer {
+                _ if called => Poll::Ready(()),
+                Some(timer) => timer.as_mut().poll(cx),
+                None => Poll::Pending,
+            }
+        })
+        .await;
+    }
+}
+
+impl<T: Timer> Drop for Places<'_, T> {
+    fn drop(&mut self) {
+        for (request, ticket) in self.requests.iter().zip(&self.tickets) {
+            let Some(ticket) = ticket else { continue };
+            match request {
+                Request::Keyed { limiter, key, .. } => {
+                    limiter.leave_line(limiter.tag(key), ticket, limiter.clock().now());
+                }
+                Request::Unkeyed { limiter, .. } => limiter.leave_line(ticket, limiter.clock().now()),
+            }
+        }
+    }
+}
+
+/// A place in the line of a request, unless an earlier one has it.
+fn enter<T: Timer>(
+    requests: &[Request<'_, T>],
+    states: &mut States<'_, '_, T>,
+    at: usize,
+    is_denied: bool,
+    now: Nanos,
+) -> Option<Arc<Ticket>> {
+    let cost = (0..requests.len())
+        .filter(|&other| states.of_state(other).0 == at)
+        .fold(0, |sum: u32, other| sum.saturating_add(requests[other].cost()));
+    let enters = is_denied && cost > 0;
+    // Without a step, the announcement of the line would stay.
+    let entered =
+        states.on_line(at, true, now, |line, _| enters.then(|| line.enter(cost, requests[at].clock())));
+    if entered.is_none()
+        && let Some((limiter, tag)) = requests[at].key()
+    {
+        limiter.withdraw_line(tag);
+    }
+    entered.flatten()
+}
+
+/// Lets the caller keep its place in the lines whose units are due last, and lets others pass in the rest. Returns when that
+/// changes if nothing else happens.
+fn order<T: Timer>(
+    states: &mut States<'_, '_, T>,
+    tickets: &[Option<Arc<Ticket>>],
+    decisions: &[Decision],
+    (now, began): (Nanos, Nanos),
+    wakes: &mut Wakes,
+) -> Nanos {
+    let hopes = now.saturating_since(began).get() / HOPE.get();
+    let in_hope = Nanos::new(began.get() + (hopes + 1) * HOPE.get());
+    let dues: Few<Nanos> = (0..tickets.len())
+        .map(|at| {
+            let denied_until =
+                decisions[at].retry_after().map_or(now, |wait| now.saturating_add(wait.into()));
+            let Some(ticket) = &tickets[at] else { return denied_until };
+            match states.on_line(at, false, now, |line, ground| line.due_of(ground, ticket)) {
+                // Permits: they may be returned at any time.
+                Some(Nanos::MAX) if hopes.is_multiple_of(2) => now,
+                Some(Nanos::MAX) => in_hope,
+                due => denied_until.max(due.unwrap_or(now)).max(now),
+            }
+        })
+        .collect();
+    let is_hoped = |at: usize| decisions[at].is_denied() && dues[at] == now;
+    let last = dues.iter().copied().max().unwrap_or(now);
+    let mut next = if last > now { last } else { in_hope };
+    for (at, ticket) in tickets.iter().enumerate() {
+        let Some(ticket) = ticket else { continue };
+        let needs = dues[at].saturating_since(now);
+        let placed_at = Nanos::new(last.get().saturating_sub(needs.get()));
+        let stays = placed_at <= now || is_hoped(at);
+        if !stays {
+            next = next.min(placed_at);
+        }
+        let until = stays.then(|| last.max(if last > now { last } else { in_hope }).saturating_add(CALL));
+        states.on_line(at, false, now, |line, ground| line.place(ground, ticket, until, wakes));
+    }
+    next
+}
+
+impl<'a, C: Timer> Request<'a, C> {
+    fn clock(&self) -> &'a C {
+        match self {
+            Self::Keyed { limiter, .. } => limiter.clock(),
+            Self::Unkeyed { limiter, .. } => limiter.clock(),
+        }
+    }
+
+    fn key(&self) -> Option<(&'a crate::KeyedLimiter<C>, Tag)> {
+        match self {
+            Self::Keyed { limiter, key, .. } => Some((limiter, limiter.tag(key))),
+            Self::Unkeyed { .. } => None,
+        }
+    }
+
+    /// Whether only the return of permits makes room.
+    fn is_in_flight(&self) -> bool {
+        match self {
+            Self::Keyed { limiter, key, .. } => limiter.override_of(*key).unwrap_or_else(|| limiter.policy()),
+            Self::Unkeyed { limiter, .. } => limiter.policy(),
+        }
+        .is_concurrency()
+    }
+
+    /// What this request has taken.
+    fn taken(&self) -> Permit<'a, C> {
+        match self {
+            Self::Keyed { limiter, key, cost, .. } => Permit::of_key(limiter, limiter.tag(key), *cost),
+            Self::Unkeyed { limiter, cost } => Permit::of(limiter, *cost),
+        }
+    }
+}
