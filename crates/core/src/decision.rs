@@ -1,6 +1,6 @@
 //! The result of asking a limit.
 
-use core::{fmt, hint::select_unpredictable, time::Duration};
+use core::{fmt, hint::select_unpredictable, ops::Deref, time::Duration};
 
 use crate::write_duration;
 
@@ -139,8 +139,8 @@ impl Decision {
     ///
     /// # Errors
     /// [`Denied`], which contains the decision, if the work was denied.
-    pub const fn into_result(self) -> Result<Self, Denied> {
-        if self.is_allowed() { Ok(self) } else { Err(Denied(self)) }
+    pub const fn into_result(self) -> Result<Admission, Denied> {
+        if self.is_allowed() { Ok(Admission(self)) } else { Err(Denied(self)) }
     }
 
     /// The outcome with its durations.
@@ -241,6 +241,24 @@ impl fmt::Display for Decision {
             }
             Verdict::TooLarge => write!(f, "denied, the cost is above the limit of {limit}"),
         }
+    }
+}
+
+/// A decision that admits: see [`Decision::into_result`]. Unlike a decision it may be ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission(Decision);
+
+impl Deref for Admission {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.0
+    }
+}
+
+impl fmt::Display for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::{error::Error, fmt, future::Future, time::Duration};
 
+use tidegate_core::clock::block_on;
+
 use crate::{
     failure::FailureCheck,
     leave::leave,
     pass::{Outcome, Pass},
     resource::Resource,
-    timer::{Sleep, block_on},
+    timer::Sleep,
 };
 
 macro_rules! guard {

@@ -79,5 +79,6 @@ pub use resource::Resource;
 pub use rules::BreakerState;
 pub use sample::Sample;
 pub use table::OVERFLOW;
+pub use tidegate_core::Clock;
 pub use tidegate_core::clock::{ManualTimer, SystemClock, Timer};
 pub use tidegate_core::stats::{Counts, Event, Layout, Slot};

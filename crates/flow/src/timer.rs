@@ -1,12 +1,6 @@
 //! The clock of a gate, and sleeping by it.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Wake, Waker},
-    thread::{self, Thread},
-};
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use tidegate_core::Nanos;
 use tidegate_core::{
@@ -54,21 +48,5 @@ pub(crate) trait AnyTimer: Clock {
 impl<T: Timer + 'static> AnyTimer for T {
     fn boxed_sleep(&self, at: Nanos) -> Sleep {
         Box::pin(self.sleep_until(at))
-    }
-}
-
-/// Blocks the thread until the sleep is over.
-pub(crate) fn block_on(mut sleep: Sleep) {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    while sleep.as_mut().poll(&mut cx).is_pending() {
-        // `park` may return early; polling the sleep tells when it is over.
-        thread::park();
     }
 }

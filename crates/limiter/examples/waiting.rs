@@ -10,10 +10,10 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Clock, Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, WaitError,
+    Admission, Clock, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, WaitError,
 };
 
-type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + Send + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
 
 const START: Nanos = Nanos::from_secs(1_000);
 

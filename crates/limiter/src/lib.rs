@@ -37,11 +37,12 @@ pub use joint::{AllDecision, Request, acquire_all, acquire_all_at};
 pub use keyed::{Change, Entry, KeyedBuilder, KeyedLimiter, OverrideError, Sweeping, TooManyExceptions};
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
-pub use permit::Permit;
+pub use permit::{OwnedPermit, Permit};
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
-    Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Key, Lasts, MAX_WINDOW, ManualClock, Nanos,
-    Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share, algorithm,
+    Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Key, Lasts, MAX_WINDOW, ManualClock,
+    Nanos, Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share,
+    algorithm,
 };
 pub use wait::WaitError;
 pub use wait_all::{WaitAllError, wait_all};

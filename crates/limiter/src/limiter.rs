@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
+use tidegate_core::{Admission, Algorithm, Clock, Decision, Nanos, Policy, clock::block_on};
 
 use crate::{
     SystemClock, Timer, WaitError,
@@ -199,6 +199,18 @@ impl<C> Limiter<C> {
         self.serve(now);
     }
 
+    /// Forgets what was used, as if the limiter were new. A block stays. Permits in use are forgotten too: releasing one later has no
+    /// effect. Returns whether anything was in use.
+    pub fn reset_at(&self, now: Nanos) -> bool {
+        let was_used = self.versions.apply(|policy, state| {
+            let was_used = !policy.is_recovered(state, now);
+            state.fill(0);
+            was_used
+        });
+        self.serve(now);
+        was_used
+    }
+
     /// Denies everything until a time. With [`Nanos::MAX`] there is no end.
     pub fn block(&self, until: Nanos) {
         self.blocked.store(until.get(), Ordering::Relaxed);
@@ -305,6 +317,13 @@ impl<C: Clock> Limiter<C> {
     }
 }
 
+impl<C: Clock> Limiter<C> {
+    /// [`reset_at`](Self::reset_at) at the current time.
+    pub fn reset(&self) -> bool {
+        self.reset_at(self.clock.now())
+    }
+}
+
 impl<T: Timer> Limiter<T> {
     /// Waits until `cost` is admitted, after all callers that already wait. Dropping the future gives up the place in the queue.
     ///
@@ -314,15 +333,23 @@ impl<T: Timer> Limiter<T> {
         &self,
         cost: u32,
         deadline: Option<Nanos>,
-    ) -> impl Future<Output = Result<Decision, WaitError>> {
+    ) -> impl Future<Output = Result<Admission, WaitError>> {
         wait(self, cost, deadline, &self.clock)
+    }
+
+    /// [`wait`](Self::wait) for a thread without an async runtime: it blocks the thread.
+    ///
+    /// # Errors
+    /// The same as [`wait`](Self::wait).
+    pub fn wait_blocking(&self, cost: u32, deadline: Option<Nanos>) -> Result<Admission, WaitError> {
+        block_on(self.wait(cost, deadline))
     }
 
     /// [`wait`](Self::wait) for at most `span`.
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).
-    pub async fn wait_for(&self, cost: u32, span: Duration) -> Result<Decision, WaitError> {
+    pub async fn wait_for(&self, cost: u32, span: Duration) -> Result<Admission, WaitError> {
         self.wait(cost, Some(self.clock.now().saturating_add(span.into()))).await
     }
 }

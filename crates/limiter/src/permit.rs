@@ -1,8 +1,8 @@
 //! Permits that are released when they are dropped.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-use tidegate_core::{Clock, Decision, Key, Nanos};
+use tidegate_core::{Clock, Denied, Key, Nanos};
 
 use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 
@@ -71,15 +71,116 @@ impl<C: Clock> fmt::Debug for Permit<'_, C> {
     }
 }
 
+/// A [`Permit`] that keeps its limiter alive, for a task or a thread of its own.
+///
+/// ```
+/// # use tidegate_limiter as tidegate;
+/// use std::sync::Arc;
+/// use tidegate::{Limiter, OwnedPermit, Policy};
+///
+/// let in_flight = Arc::new(Limiter::new(Policy::concurrency(1)));
+/// let permit = OwnedPermit::of(&in_flight, 1)?;
+/// let work = std::thread::spawn(move || drop(permit));
+/// # work.join().unwrap();
+/// # Ok::<(), tidegate::Denied>(())
+/// ```
+#[must_use = "a permit that is dropped is given back at once"]
+pub struct OwnedPermit<C: Clock = SystemClock> {
+    from: Owner<C>,
+    cost: u32,
+}
+
+enum Owner<C> {
+    One(Arc<Limiter<C>>),
+    Key(Arc<KeyedLimiter<C>>, Tag),
+}
+
+impl<C: Clock> OwnedPermit<C> {
+    /// Takes `cost` until the permit is dropped.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::permit`].
+    pub fn of(limiter: &Arc<Limiter<C>>, cost: u32) -> Result<Self, Denied> {
+        limiter.permit(cost)?.keep();
+        Ok(Self { from: Owner::One(Arc::clone(limiter)), cost })
+    }
+
+    /// Takes `cost` of a key until the permit is dropped.
+    ///
+    /// # Errors
+    /// The same as [`KeyedLimiter::permit`].
+    pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u32) -> Result<Self, Denied> {
+        let tag = limiter.tag_of(&key);
+        limiter.permit(key, cost)?.keep();
+        Ok(Self { from: Owner::Key(Arc::clone(limiter), tag), cost })
+    }
+
+    /// The number of units.
+    #[must_use]
+    pub const fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    /// Keeps the units: they are not returned.
+    pub fn keep(mut self) {
+        self.cost = 0;
+    }
+}
+
+impl<T: Timer> OwnedPermit<T> {
+    /// Waits for a permit as [`Limiter::wait`] does.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::wait`].
+    pub async fn wait(
+        limiter: &Arc<Limiter<T>>,
+        cost: u32,
+        deadline: Option<Nanos>,
+    ) -> Result<Self, WaitError> {
+        limiter.wait_permit(cost, deadline).await?.keep();
+        Ok(Self { from: Owner::One(Arc::clone(limiter)), cost })
+    }
+
+    /// Waits for a permit of a key as [`KeyedLimiter::wait`] does.
+    ///
+    /// # Errors
+    /// The same as [`KeyedLimiter::wait`].
+    pub async fn wait_key(
+        limiter: &Arc<KeyedLimiter<T>>,
+        key: impl Key,
+        cost: u32,
+        deadline: Option<Nanos>,
+    ) -> Result<Self, WaitError> {
+        let tag = limiter.tag_of(&key);
+        limiter.wait_permit(key, cost, deadline).await?.keep();
+        Ok(Self { from: Owner::Key(Arc::clone(limiter), tag), cost })
+    }
+}
+
+impl<C: Clock> Drop for OwnedPermit<C> {
+    fn drop(&mut self) {
+        drop(match &self.from {
+            Owner::One(limiter) => Permit::of(limiter, self.cost),
+            Owner::Key(limiter, tag) => Permit::of_key(limiter, *tag, self.cost),
+        });
+    }
+}
+
+impl<C: Clock> fmt::Debug for OwnedPermit<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedPermit").field("cost", &self.cost).finish_non_exhaustive()
+    }
+}
+
 impl<C: Clock> Limiter<C> {
     /// Takes `cost` until the permit is dropped.
     ///
     /// # Errors
     /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of [`acquire`](Self::acquire). Use
     /// [`wait_permit`](Self::wait_permit), which waits for the delay.
-    pub fn permit(&self, cost: u32) -> Result<Permit<'_, C>, Decision> {
-        let decision = self.acquire(cost);
-        if decision.is_denied() { Err(decision) } else { Ok(Permit::of(self, cost)) }
+    pub fn permit(&self, cost: u32) -> Result<Permit<'_, C>, Denied> {
+        self.acquire(cost).into_result()?;
+        Ok(Permit::of(self, cost))
     }
 }
 
@@ -89,7 +190,7 @@ impl<T: Timer> Limiter<T> {
     /// # Errors
     /// The same as [`wait`](Self::wait).
     pub async fn wait_permit(&self, cost: u32, deadline: Option<Nanos>) -> Result<Permit<'_, T>, WaitError> {
-        let _ = self.wait(cost, deadline).await?;
+        self.wait(cost, deadline).await?;
         Ok(Permit::of(self, cost))
     }
 }
@@ -100,10 +201,10 @@ impl<C: Clock> KeyedLimiter<C> {
     /// # Errors
     /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of [`acquire`](Self::acquire). Use
     /// [`wait_permit`](Self::wait_permit), which waits for the delay.
-    pub fn permit(&self, key: impl Key, cost: u32) -> Result<Permit<'_, C>, Decision> {
+    pub fn permit(&self, key: impl Key, cost: u32) -> Result<Permit<'_, C>, Denied> {
         let tag = self.tag_of(&key);
-        let decision = self.acquire(key, cost);
-        if decision.is_denied() { Err(decision) } else { Ok(Permit::of_key(self, tag, cost)) }
+        self.acquire(key, cost).into_result()?;
+        Ok(Permit::of_key(self, tag, cost))
     }
 }
 
@@ -119,7 +220,7 @@ impl<T: Timer> KeyedLimiter<T> {
         deadline: Option<Nanos>,
     ) -> Result<Permit<'_, T>, WaitError> {
         let tag = self.tag_of(&key);
-        let _ = self.wait(key, cost, deadline).await?;
+        self.wait(key, cost, deadline).await?;
         Ok(Permit::of_key(self, tag, cost))
     }
 }

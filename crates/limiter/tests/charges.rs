@@ -9,7 +9,7 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, WaitError, WhenFull,
+    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, WaitError, WhenFull,
 };
 
 const START: Nanos = Nanos::from_secs(6_000);
@@ -18,9 +18,9 @@ fn quota() -> Quota {
     Quota::new(1_000, Duration::from_mins(1)).unwrap()
 }
 
-type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + Send + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
 
-fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Decision, WaitError>> {
+fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Admission, WaitError>> {
     waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 

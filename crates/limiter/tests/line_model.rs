@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-use tidegate_limiter::{Decision, Limiter, ManualTimer, Nanos, Policy, Quota, WaitError};
+use tidegate_limiter::{Admission, Limiter, ManualTimer, Nanos, Policy, Quota, WaitError};
 
-type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + 'a>>;
 
 const START: Nanos = Nanos::from_secs(1_000);
 /// The time of one unit of the slower policy.

@@ -13,14 +13,14 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Algorithm, Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, WaitError,
+    Admission, Algorithm, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, WaitError,
     acquire_all_at,
     algorithm::{Concurrency, LeakyBucket, SlidingWindow},
 };
 
-type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + Send + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
 
-fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Decision, WaitError>> {
+fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Admission, WaitError>> {
     waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 

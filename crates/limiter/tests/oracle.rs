@@ -9,8 +9,8 @@ use std::{
 
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Clock, Decision, KeyedLimiter, ManualTimer, Nanos, Policy, Quota, Request, WaitError, acquire_all_at,
-    algorithm::LeakyBucket,
+    Admission, Clock, Decision, KeyedLimiter, ManualTimer, Nanos, Policy, Quota, Request, WaitError,
+    acquire_all_at, algorithm::LeakyBucket,
 };
 
 const WINDOW: Nanos = Nanos::from_secs(1);
@@ -90,7 +90,7 @@ impl Kind {
     }
 }
 
-type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + Send + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
 
 /// Some units that were admitted together.
 #[derive(Clone, Copy, Debug)]

@@ -9,13 +9,13 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, SystemClock, WaitError,
+    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, SystemClock, WaitError,
     algorithm::LeakyBucket,
 };
 
-type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Decision, WaitError>> + Send + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
 
-fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Decision, WaitError>> {
+fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Admission, WaitError>> {
     waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -171,4 +171,45 @@ fn a_wait_beyond_the_end_of_time_is_refused_immediately() {
         assert!(refused.is_some_and(|at| at > 70), "{}: {refused:?}", policy.name());
         assert!(limiter.acquire(1).retry_after().is_none(), "{}", policy.name());
     }
+}
+
+#[test]
+fn a_thread_waits_without_a_runtime() {
+    let limiter = Limiter::new(Policy::token_bucket(Quota::per_second(1_000)));
+    let keyed = KeyedLimiter::new(Policy::token_bucket(Quota::per_second(1_000))).unwrap();
+    for _ in 0..3 {
+        limiter.wait_blocking(1_000, None).unwrap();
+        keyed.wait_blocking("a", 1_000, None).unwrap();
+    }
+    assert!(matches!(limiter.wait_blocking(1_001, None), Err(WaitError::Never(_))));
+}
+
+#[test]
+fn an_owned_permit_keeps_its_limiter_and_returns_to_it() {
+    use std::sync::Arc;
+    use tidegate_limiter::OwnedPermit;
+    let seats = Arc::new(Limiter::new(Policy::concurrency(1)));
+    let keyed = Arc::new(KeyedLimiter::new(Policy::concurrency(1)).unwrap());
+    let (one, key) = (OwnedPermit::of(&seats, 1).unwrap(), OwnedPermit::of_key(&keyed, "a", 1).unwrap());
+    assert!(OwnedPermit::of(&seats, 1).is_err() && OwnedPermit::of_key(&keyed, "a", 1).is_err());
+    std::thread::spawn(move || drop((one, key))).join().unwrap();
+    let waited = OwnedPermit::wait(&seats, 1, None);
+    let again = futures::executor::block_on(waited).unwrap();
+    let of_key = futures::executor::block_on(OwnedPermit::wait_key(&keyed, "a", 1, None)).unwrap();
+    again.keep();
+    drop(of_key);
+    assert!(seats.permit(1).is_err() && keyed.permit("a", 1).is_ok());
+}
+
+#[test]
+fn a_reset_forgets_use_and_serves_the_line() {
+    let (timer, limiter) = limiter(Policy::fixed_window(Quota::per_hour(2)));
+    assert!(limiter.acquire(2).is_allowed());
+    let mut waiting: Waiting<'_> = Box::pin(limiter.wait(1, None));
+    assert!(poll(&mut waiting).is_pending());
+    assert!(limiter.reset());
+    assert!(is_admitted(&mut waiting));
+    assert_eq!(limiter.peek(0).remaining(), 1);
+    timer.advance(Nanos::from_secs(3_600));
+    assert!(!limiter.reset(), "nothing was in use");
 }

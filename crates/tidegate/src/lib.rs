@@ -73,7 +73,8 @@
 //! | `flow` | the module `flow` and the attribute `guard`: entries, flow rules, circuit breakers, hot parameters, system protection |
 //! | `redis-source` | `flow`, and rules read from a Redis key |
 //! | `redis` | the module `redis`: limits shared by several processes |
-//! | `tower` | the module `tower`: limits as middleware for axum, tonic and hyper. With `flow` and `redis`, also gates and shared limits |
+//! | `serde` | policies and quotas as text, such as `token-bucket 10/1s` |
+//! | `tower` | the module `middleware`: limits as middleware for axum, tonic and hyper. With `flow` and `redis`, also gates and shared limits |
 //! | `grpc` | middleware with gRPC responses for gRPC calls |
 //! | `reqwest` | the same middleware for reqwest clients |
 //!
@@ -88,7 +89,7 @@ pub use tidegate_macros::guard;
 #[cfg(feature = "redis")]
 pub use tidegate_redis as redis;
 #[cfg(feature = "tower")]
-pub use tidegate_tower as tower;
+pub use tidegate_tower as middleware;
 
 /// Runs the README's example as a test.
 #[cfg(all(doctest, feature = "flow", feature = "tower"))]

@@ -7,8 +7,8 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response};
 use tidegate::{
     Policy,
+    middleware::{RateLimitLayer, key::Header},
     redis::Store,
-    tower::{RateLimitLayer, key::Header},
 };
 use tidegate_redis_servers::Server;
 use tower::{Layer, ServiceExt, service_fn};

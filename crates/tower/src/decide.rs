@@ -203,7 +203,7 @@ impl<C: Timer + 'static> Options<C> {
         match waited {
             Ok(decision) => {
                 // The delay has already been waited out.
-                let decision = if decision.delay().is_zero() { decision } else { undelayed(&decision) };
+                let decision = if decision.delay().is_zero() { *decision } else { undelayed(&decision) };
                 self.take(&mut verdict, question, decision, bill, false);
             }
             Err(error) => {

@@ -23,7 +23,7 @@ pub(super) const ENTRY: Entry = Entry {
 ///
 /// With a maximum hold time, a permit that is never released (its holder died) becomes free that long after it was
 /// taken; the state is then a log of when each permit was taken. Without one the state is a count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Concurrency {
     limit: u32,
     held: Option<SlidingLog>,

@@ -20,7 +20,7 @@ pub(super) const ENTRY: Entry = Entry {
 ///
 /// Bound: `2 × limit` in any window's length (the end of one window and the start of the next).
 /// State: the window's start, the count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     limit: u32,
     window: u64,

@@ -19,7 +19,7 @@ pub(super) const SHUT: u64 = 0xFF;
 /// The longest debt, in nanoseconds (109 years): keeps a TAT below 2⁶³ at any time, with its lowest byte free for a mark.
 pub(super) const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - SHUT;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Gcra {
     /// Numerator of the emission interval, in nanoseconds; at least 1.
     pub step: u64,

@@ -27,7 +27,7 @@ pub(super) const ENTRY: Entry = Entry {
 ///
 /// Bound: admitted units *start* at least `window / limit` apart if each waits for its delay. The state is the same as
 /// [`TokenBucket`](super::TokenBucket)'s.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     gcra: Gcra,
     limit: u32,

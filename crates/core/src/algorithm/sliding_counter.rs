@@ -18,7 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
 ///
 /// Bound: about `2 × limit` in any window in the worst case, when all requests of the previous window came at its end.
 /// State: the current window's start, both counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingCounter {
     limit: u32,
     window: u64,

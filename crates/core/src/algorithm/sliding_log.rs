@@ -37,7 +37,7 @@ pub(super) const ENTRY: Entry = Entry {
 /// A request admitted at `t` counts at `now` while `now − t < window`; with [`closed`](Self::closed), while
 /// `now − t ≤ window`. State: `limit + 1` words. A decision looks at one entry, plus a binary search for `remaining`;
 /// recording writes one entry per unit of cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingLog {
     limit: u32,
     /// An entry counts while it is younger than this.

@@ -46,7 +46,7 @@ pub(super) const ENTRY: Entry = Entry {
 /// request counts for up to a slot longer than the window. If demand always exceeds the limit, as with a queue of waiters,
 /// it therefore admits `limit × k / (k + 1)` in a window: 909 of 1,000 with ten slots, 990 with a hundred. Balanced: `limit`
 /// in any `window × (1 − 1/k)`, up to `2 × limit` in a window. A slot is `window / k`, rounded up to a nanosecond.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     limit: u32,
     window: u64,

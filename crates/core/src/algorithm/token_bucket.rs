@@ -32,7 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
 /// time that it takes to fill once, even if the limit changes meanwhile, and after that it counts as just used up. The
 /// lowest byte of the state distinguishes the two cases, so a time is up to 256 ns later than it would be. The byte has no
 /// meaning while the bucket owes no more than its capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     gcra: Gcra,
     burst: u32,
@@ -222,7 +222,7 @@ impl TokenBucket {
 }
 
 /// The numbers of a token bucket with a whole interval: only what a decision in registers needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PlainBucket {
     /// 0 if the policy is not such a bucket.
     burst: u32,

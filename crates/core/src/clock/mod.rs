@@ -8,4 +8,4 @@ mod system;
 mod timer;
 
 pub use system::{CoarseClock, SystemClock};
-pub use timer::{ManualTimer, Timer};
+pub use timer::{ManualTimer, Timer, block_on};

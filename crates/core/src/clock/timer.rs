@@ -5,9 +5,10 @@ use std::{
     fmt,
     future::Future,
     mem,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
     time::Duration,
 };
 
@@ -25,6 +26,26 @@ use crate::{Clock, ManualClock, Nanos};
 pub trait Timer: Clock + Clone + 'static {
     /// Completes when the clock has reached `at`. A limiter calls this, and polls the future, on any thread that uses it.
     fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<Self>;
+}
+
+/// Polls a future to its end, and blocks the thread while it waits: for threads without an async runtime. It must not be called
+/// from an async task, whose thread it would stop.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, mut cx) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(result) => return result,
+            // `park` may return early; the next poll shows whether the future is ready.
+            Poll::Pending => thread::park(),
+        }
+    }
 }
 
 impl<T: Timer> Timer for Arc<T> {

@@ -23,7 +23,7 @@ use crate::{
 /// assert_eq!((strict.name(), bursty.name()), ("sliding-window", "token-bucket"));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
     rule: Rule,
     count_denied: bool,
@@ -31,7 +31,7 @@ pub struct Policy {
     plain: PlainBucket,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Rule {
     FixedWindow(FixedWindow),
     SlidingLog(SlidingLog),

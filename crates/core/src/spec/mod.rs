@@ -4,6 +4,8 @@
 //! `registry` finds entries by name.
 
 mod registry;
+#[cfg(feature = "serde")]
+mod text;
 
 use core::{fmt, time::Duration};
 

@@ -3,7 +3,7 @@
 use std::{fmt, sync::PoisonError, time::Duration};
 
 use crate::table::{BuildError, HashKeys, Stats, Tag, WhenFull};
-use tidegate_core::{Algorithm, Clock, Decision, Key, Nanos, Policy};
+use tidegate_core::{Admission, Algorithm, Clock, Decision, Key, Nanos, Policy, clock::block_on};
 
 use super::{
     Generation, KeyedBuilder, TooManyExceptions,
@@ -597,15 +597,28 @@ impl<T: Timer> KeyedLimiter<T> {
         key: impl Key,
         cost: u32,
         deadline: Option<Nanos>,
-    ) -> impl Future<Output = Result<Decision, WaitError>> {
+    ) -> impl Future<Output = Result<Admission, WaitError>> {
         wait(OneKey { limiter: self, tag: self.tag_of(&key) }, cost, deadline, &self.clock)
+    }
+
+    /// [`wait`](Self::wait) for a thread without an async runtime: it blocks the thread.
+    ///
+    /// # Errors
+    /// The same as [`wait`](Self::wait).
+    pub fn wait_blocking(
+        &self,
+        key: impl Key,
+        cost: u32,
+        deadline: Option<Nanos>,
+    ) -> Result<Admission, WaitError> {
+        block_on(self.wait(key, cost, deadline))
     }
 
     /// [`wait`](Self::wait) for at most `span`.
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).
-    pub async fn wait_for(&self, key: impl Key, cost: u32, span: Duration) -> Result<Decision, WaitError> {
+    pub async fn wait_for(&self, key: impl Key, cost: u32, span: Duration) -> Result<Admission, WaitError> {
         self.wait(key, cost, Some(self.clock.now().saturating_add(span.into()))).await
     }
 }

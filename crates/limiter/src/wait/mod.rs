@@ -16,7 +16,7 @@ mod ticket;
 
 use std::{pin::pin, sync::Arc};
 
-use tidegate_core::{Decision, Nanos, Policy};
+use tidegate_core::{Admission, Decision, Nanos, Policy};
 
 use crate::Timer;
 use alarm::Alarm;
@@ -77,12 +77,12 @@ pub(crate) fn wait(
     cost: u32,
     deadline: Option<Nanos>,
     timer: &impl Timer,
-) -> impl Future<Output = Result<Decision, WaitError>> {
+) -> impl Future<Output = Result<Admission, WaitError>> {
     async move {
         let joined =
             home.step(timer.now(), |line, ground, wakes| line.join(ground, cost, deadline, timer, wakes))?;
         let seat = match joined {
-            Joined::Admitted(decision) => return Ok(decision),
+            Joined::Admitted(decision) => return Ok(admitted(decision)),
             Joined::Waiting(ticket) => Seat { home: &home, timer, ticket },
         };
         // Destructured, because what is held during the sleep makes the future larger.
@@ -100,8 +100,12 @@ pub(crate) fn wait(
             timer.sleep_until(start).await;
         }
         seat.taken();
-        Ok(decision)
+        Ok(admitted(decision))
     }
+}
+
+fn admitted(decision: Decision) -> Admission {
+    decision.into_result().unwrap_or_else(|denied| unreachable!("a wait ends with {denied}"))
 }
 
 /// The ticket of a future. When dropped, it leaves the line, or returns what was admitted to it.
