@@ -24,7 +24,9 @@ impl Share {
     /// Nothing is left.
     pub const EXHAUSTED: Self = Self(127);
     /// Above 64 times the limit.
-    const UNBOUNDED: Self = Self(134);
+    pub(crate) const UNBOUNDED: Self = Self(134);
+    /// Up to 64 times the limit.
+    pub(crate) const MOST_KNOWN: Self = Self(133);
 
     /// `used` as a share of `limit`; `None` if nothing is used.
     #[must_use]

@@ -8,7 +8,7 @@ use super::{
     never_fits,
 };
 use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
-use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota, Share};
 
 /// The registry entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -348,10 +348,20 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
-        Debt::until(self.used(state, now), self.burst, self.gcra.end(state), now)
+        let mut debt = Debt::until(self.used(state, now), self.burst, self.gcra.end(state), now)?;
+        // A record has the end only roughly, so the share says whether the bucket is shut.
+        debt.share =
+            if self.is_shut(state, now) { Share::UNBOUNDED } else { debt.share.min(Share::MOST_KNOWN) };
+        Some(debt)
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
         self.gcra.owe(state, debt);
+        let end = state[0];
+        if debt.share == Share::UNBOUNDED {
+            state[0] = end | SHUT;
+        } else if end & SHUT == SHUT {
+            state[0] = end + 1;
+        }
     }
 }

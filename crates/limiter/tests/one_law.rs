@@ -1,0 +1,329 @@
+//! One law for every change: what was used and what is newly admitted is at most the highest limit that was in force in the window,
+//! for any sequence of changes of policy, overrides, table sizes, snapshots, restores, evictions, refunds and time.
+//!
+//! 40,000 random steps for each algorithm and way to hold it; `TIDEGATE_LONG=1` makes it 10,000,000.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tidegate_limiter::{Entry, KeyedLimiter, Limiter, Nanos, Policy, Quota, WhenFull};
+
+const WINDOW: u64 = 60_000_000_000;
+const START: Nanos = Nanos::new(1_000 * WINDOW);
+const KEYS: [&str; 3] = ["a", "b", "c"];
+/// Around the widths of counts in states and records.
+const LIMITS: [u32; 14] = [1, 2, 5, 10, 100, 126, 127, 128, 253, 254, 255, 256, 300, 1_000];
+const WIDE: [u32; 6] = [65_533, 65_534, 65_535, 65_536, 70_000, 1_000_000];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    SlidingCounter,
+    TokenBucket,
+}
+
+use Kind::{FixedWindow, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket};
+
+impl Kind {
+    fn policy(self, limit: u32) -> Policy {
+        let quota = Quota::new(limit, Duration::from_nanos(WINDOW)).unwrap();
+        match self {
+            FixedWindow => Policy::fixed_window(quota),
+            SlidingLog => Policy::sliding_log(quota).unwrap(),
+            SlidingWindow => Policy::sliding_window(quota),
+            SlidingCounter => Policy::sliding_counter(quota),
+            TokenBucket => Policy::token_bucket(quota),
+        }
+    }
+}
+
+/// What one key has used, and the limits that were in force for it.
+#[derive(Default)]
+struct Known {
+    used: Vec<(u64, u64)>,
+    limits: Vec<(u64, u64)>,
+}
+
+impl Known {
+    fn limit_is(&mut self, limit: u32, now: u64) {
+        if self.limits.last().is_none_or(|(_, last)| *last != u64::from(limit)) {
+            self.limits.push((now, limit.into()));
+        }
+    }
+
+    /// The highest limit from `from` on.
+    fn highest(&self, from: u64) -> u64 {
+        let before = self.limits.iter().rposition(|(since, _)| *since < from).unwrap_or(0);
+        self.limits[before..].iter().map(|(_, limit)| *limit).max().unwrap_or(0)
+    }
+
+    fn since(&self, from: u64) -> u64 {
+        self.used.iter().rev().take_while(|(at, _)| *at >= from).map(|(_, units)| units).sum()
+    }
+
+    /// Checks the law for all windows that end now.
+    fn check(&self, kind: Kind, now: u64) -> Result<(), String> {
+        let over = |from: u64, most: u64| {
+            let used = self.since(from);
+            if used > most { Err(format!("{used} of {most} in {} ns", now - from)) } else { Ok(()) }
+        };
+        match kind {
+            FixedWindow | SlidingCounter => over(now - now % WINDOW, self.highest(now - now % WINDOW)),
+            SlidingLog | SlidingWindow => over(now - WINDOW + 1, self.highest(now - WINDOW + 1)),
+            TokenBucket => {
+                self.used.iter().rev().take_while(|(at, _)| now - at <= WINDOW).try_for_each(|(from, _)| {
+                    let most = self.highest(*from);
+                    over(
+                        *from,
+                        most + (u128::from(most) * u128::from(now - from)).div_ceil(WINDOW.into()) as u64,
+                    )
+                })
+            }
+        }
+    }
+
+    fn refund(&mut self, mut units: u64) {
+        while units > 0
+            && let Some((at, last)) = self.used.pop()
+        {
+            if last > units {
+                self.used.push((at, last - units));
+            }
+            units = units.saturating_sub(last);
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.next() as usize % bound
+    }
+
+    fn limit(&mut self, kind: Kind) -> u32 {
+        // A log of a million entries takes too long to move.
+        if kind != SlidingLog && self.below(4) == 0 { WIDE[self.below(6)] } else { LIMITS[self.below(14)] }
+    }
+
+    fn cost(&mut self, limit: u32) -> u32 {
+        match self.below(4) {
+            0 => 1,
+            1 => limit.max(1),
+            _ => 1 + self.next() % limit.max(1),
+        }
+    }
+}
+
+fn steps() -> usize {
+    if std::env::var_os("TIDEGATE_LONG").is_some() { 10_000_000 } else { 40_000 }
+}
+
+#[test]
+fn a_keyed_limiter_keeps_the_law() {
+    for (seed, kind) in
+        [FixedWindow, SlidingLog, SlidingWindow, SlidingCounter, TokenBucket].into_iter().enumerate()
+    {
+        let mut random = Random(seed as u64);
+        let mut made = 0;
+        let mut checked = 0;
+        while made < steps() {
+            let history = keyed(kind, &mut random, &mut checked);
+            made += history.len();
+            let Some(Step::Over(what)) = history.last() else { continue };
+            panic!("{kind:?}: {what} after {history:?}");
+        }
+        assert!(checked > steps() / 50, "{kind:?}: only {checked} admissions");
+    }
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "shown when the law is broken")]
+enum Step {
+    Acquire(&'static str, u32, bool),
+    UpTo(&'static str, u32, u32),
+    Policy(u32, bool),
+    Override(&'static str, u32),
+    NoOverride(&'static str),
+    MaxKeys(usize),
+    WhenFull(WhenFull),
+    Flood(usize),
+    Save,
+    Restore,
+    Refund(&'static str, u32),
+    Time(u64),
+    Over(String),
+}
+
+/// A history of up to 60 steps; it ends when the law is broken, or when the table had to forget something.
+fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
+    let mut limit = random.limit(kind);
+    let limiter = KeyedLimiter::builder(kind.policy(limit)).max_keys(64).clock(()).build().unwrap();
+    let (mut now, mut history) = (START, Vec::new());
+    let mut known: BTreeMap<&str, Known> = BTreeMap::new();
+    let mut overrides: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut saved: Option<(Policy, Vec<Entry>)> = None;
+    for newcomer in 0..60 {
+        let key = KEYS[random.below(3)];
+        for key in KEYS {
+            let limit = *overrides.get(key).unwrap_or(&limit);
+            known.entry(key).or_default().limit_is(limit, now.get());
+        }
+        let in_force = *overrides.get(key).unwrap_or(&limit);
+        let mut admitted = 0;
+        history.push(match random.below(20) {
+            0..6 => {
+                let cost = random.cost(in_force);
+                let is_allowed = limiter.acquire_at(key, cost, now).is_allowed();
+                admitted = if is_allowed { cost } else { 0 };
+                Step::Acquire(key, cost, is_allowed)
+            }
+            6 | 7 => {
+                let cost = random.cost(in_force);
+                admitted = limiter.acquire_up_to_at(key, cost, now).0;
+                Step::UpTo(key, cost, admitted)
+            }
+            8 | 9 => {
+                limit = random.limit(kind);
+                let change = limiter.set_policy_at(kind.policy(limit), now).unwrap();
+                let finish = random.below(2) == 0;
+                if finish {
+                    change.finish_at(now);
+                }
+                Step::Policy(limit, finish)
+            }
+            10 => {
+                let own = random.limit(kind);
+                limiter.set_override_at(key, kind.policy(own), now).unwrap();
+                overrides.insert(key, own);
+                Step::Override(key, own)
+            }
+            11 => {
+                limiter.remove_override_at(key, now);
+                overrides.remove(key);
+                Step::NoOverride(key)
+            }
+            12 => {
+                let most = [4, 16, 64, 300][random.below(4)];
+                drop(limiter.set_max_keys_at(most, now).unwrap());
+                Step::MaxKeys(most)
+            }
+            13 => {
+                let when_full = [WhenFull::Deny, WhenFull::Forget][random.below(2)];
+                drop(limiter.set_when_full_at(when_full, now).unwrap());
+                Step::WhenFull(when_full)
+            }
+            14 => {
+                let many = random.below(8);
+                for other in 0..many {
+                    let _ = limiter.acquire_at(format!("{newcomer} {other}").as_str(), 1, now);
+                }
+                Step::Flood(many)
+            }
+            15 => {
+                let mut entries = Vec::new();
+                limiter.snapshot_at(now, |entry| entries.push(entry));
+                saved = Some((kind.policy(limit), entries));
+                Step::Save
+            }
+            16 => {
+                if let Some((policy, entries)) = &saved {
+                    for entry in entries {
+                        limiter.restore_at(policy, entry, now);
+                    }
+                }
+                Step::Restore
+            }
+            17 => {
+                let used = known.get(key).and_then(|known| known.used.last()).map_or(0, |(_, units)| *units);
+                let units = 1 + random.below(used.max(1) as usize) as u32;
+                limiter.refund_at(key, units, now);
+                known.entry(key).or_default().refund(units.into());
+                Step::Refund(key, units)
+            }
+            _ => {
+                let by =
+                    [1, 1_000_000, WINDOW / 20, WINDOW / 10, WINDOW / 3, WINDOW, 2 * WINDOW][random.below(7)];
+                now = now.saturating_add(Nanos::new(by));
+                Step::Time(by)
+            }
+        });
+        if limiter.stats().forgotten != Default::default() {
+            return history; // Documented: beyond the records' room.
+        }
+        if admitted > 0 {
+            let known = known.entry(key).or_default();
+            known.used.push((now.get(), admitted.into()));
+            *checked += 1;
+            if let Err(over) = known.check(kind, now.get()) {
+                history.push(Step::Over(format!("{key}: {over}")));
+                return history;
+            }
+        }
+    }
+    history
+}
+
+#[test]
+fn a_limiter_without_keys_keeps_the_law() {
+    for (seed, kind) in
+        [FixedWindow, SlidingLog, SlidingWindow, SlidingCounter, TokenBucket].into_iter().enumerate()
+    {
+        let mut random = Random(100 + seed as u64);
+        for _ in 0..steps() / 60 {
+            let mut limit = random.limit(kind);
+            let limiter = Limiter::with_clock(kind.policy(limit), ());
+            let (mut now, mut known, mut saved) = (START, Known::default(), None);
+            let mut history = Vec::new();
+            for _ in 0..60 {
+                known.limit_is(limit, now.get());
+                match random.below(12) {
+                    0..6 => {
+                        let cost = random.cost(limit);
+                        let is_allowed = limiter.acquire_at(cost, now).is_allowed();
+                        history.push(Step::Acquire("", cost, is_allowed));
+                        if is_allowed {
+                            known.used.push((now.get(), cost.into()));
+                            if let Err(over) = known.check(kind, now.get()) {
+                                panic!("{kind:?}: {over} after {history:?}");
+                            }
+                        }
+                    }
+                    6 | 7 => {
+                        limit = random.limit(kind);
+                        limiter.set_policy_at(kind.policy(limit), now);
+                        history.push(Step::Policy(limit, true));
+                    }
+                    8 => {
+                        saved = Some((kind.policy(limit), limiter.snapshot()));
+                        history.push(Step::Save);
+                    }
+                    9 => {
+                        if let Some((policy, state)) = &saved {
+                            limiter.restore_at(policy, state, now);
+                            history.push(Step::Restore);
+                        }
+                    }
+                    10 => {
+                        let used = known.used.last().map_or(0, |(_, units)| *units);
+                        let units = 1 + random.below(used.max(1) as usize) as u32;
+                        limiter.refund_at(units, now);
+                        known.refund(units.into());
+                        history.push(Step::Refund("", units));
+                    }
+                    _ => {
+                        let by = [1, 1_000_000, WINDOW / 10, WINDOW / 3, WINDOW][random.below(5)];
+                        now = now.saturating_add(Nanos::new(by));
+                        history.push(Step::Time(by));
+                    }
+                }
+            }
+        }
+    }
+}
