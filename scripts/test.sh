@@ -170,6 +170,9 @@ fi
 chart() {
     helm lint --strict --quiet packaging/helm/tidegate
     helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set store.url=redis://valkey,tls.secret=a,access.secret=b >/dev/null
+    # The control plane is exposed only with credentials.
+    helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 | grep -q 'value: "127.0.0.1:8082"'
+    ! helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set admin.expose=true >/dev/null 2>&1
 }
 if command -v helm >/dev/null; then
     stage "the templates of the chart" chart

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use program::{Serving, scratch, tidegate};
+use program::{Serving, request, scratch, tidegate};
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
@@ -83,6 +83,25 @@ fn envoy_finds_its_configuration_and_a_grpc_port_in_kubernetes() {
             assert!(text.contains(part), "{name} has no {part}");
         }
     }
+}
+
+/// Other pods may ask for decisions and nothing else: the control plane is on the loopback address, and a listener without
+/// credentials shows no metrics and no rules.
+#[test]
+fn pods_without_credentials_only_get_decisions() {
+    let plain = read("kubernetes/tidegate.yaml");
+    assert!(plain.contains("{ name: TIDEGATE_ADMIN, value: \"127.0.0.1:8082\" }"));
+    assert!(plain.contains("kind: NetworkPolicy") && !plain.contains("containerPort: 8082"));
+    let everywhere =
+        ["serve", "--http", "0.0.0.0:0", "--resp", "0.0.0.0:0", "--admin", "0.0.0.0:0", "--insecure"];
+    let server = Serving::run(tidegate().args(everywhere));
+    assert!(server.post(r#"{"limit":"per-user","key":"alice"}"#).starts_with("HTTP/1.1 200"));
+    for path in ["/metrics", "/v1/rules", "/v1/top?limit=per-user", "/v1/trace", "/", "/live"] {
+        let answer = request(&server.admin, "GET", path, "");
+        assert!(answer.starts_with("HTTP/1.1 403"), "{path}: {answer}");
+    }
+    let block = request(&server.admin, "POST", "/v1/block", r#"{"limit":"per-user","key":"alice"}"#);
+    assert!(block.starts_with("HTTP/1.1 403"), "{block}");
 }
 
 #[test]

@@ -328,13 +328,13 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// `is_local`: only programs on this machine can connect, so they may do everything. Other clients may ask and observe,
-    /// but not change anything.
+    /// `is_local`: only programs on this machine can connect, so they may do everything. Other clients may ask for decisions and
+    /// nothing else: metrics and rules name the users.
     pub fn new(access: Arc<Access>, is_local: bool) -> Self {
         let open = if is_local {
             Rights::all("anybody on this machine")
         } else {
-            Rights::new("anybody", &[Role::Decide, Role::Observe], Box::default())
+            Rights::new("anybody", &[Role::Decide], Box::default())
         };
         Self { access, open: Arc::new(open) }
     }
@@ -446,12 +446,12 @@ mod tests {
     }
 
     #[test]
-    fn clients_without_credentials_may_do_everything_locally_and_change_nothing_remotely() {
+    fn clients_without_credentials_may_do_everything_locally_and_only_ask_remotely() {
         let access = Arc::new(Access::open(None, false).unwrap());
         let local = Door::new(Arc::clone(&access), true).rights(Shown::Nothing).unwrap();
         assert!(local.may(Role::Operate));
         let remote = Door::new(access, false).rights(Shown::Nothing).unwrap();
-        assert!(remote.may(Role::Decide) && remote.may(Role::Observe) && !remote.may(Role::Operate));
+        assert!(remote.may(Role::Decide) && !remote.may(Role::Observe) && !remote.may(Role::Operate));
         let certified = Door::new(Arc::new(Access::open(None, true).unwrap()), true);
         assert_eq!(certified.rights(Shown::Nothing), Err(Stranger::Unknown));
         assert!(certified.rights(Shown::Certificate(&[])).is_ok());
