@@ -225,3 +225,26 @@ mod memory {
         );
     }
 }
+
+/// `when_full: deny`: a look says what a decision would say, for new and for known keys, except where a key could move to make room.
+#[test]
+fn a_peek_agrees_with_the_decision_on_a_full_table() {
+    for policy in policies("1/1h") {
+        let limiter = limiter(policy, SMALL, |builder| builder.when_full(WhenFull::Deny));
+        for number in 0..40 * SMALL as u64 {
+            let _ = limiter.acquire_at(&key(1, number)[..], 1, NOW);
+        }
+        let (mut denied, mut differ) = (0, 0);
+        for number in 0..2_000 {
+            // Every fourth key was there before.
+            let key = if number % 4 == 0 { key(1, number) } else { key(2, number) };
+            let peeked = limiter.peek_at(&key[..], 1, NOW).is_allowed();
+            let decided = limiter.acquire_at(&key[..], 1, NOW).is_allowed();
+            denied += u32::from(!decided);
+            differ += u32::from(peeked != decided);
+        }
+        // A leaky bucket with a wait still admits, so its records give way.
+        assert!(denied >= 1_990 || policy.name() == "leaky-bucket", "{}: {denied} denied", policy.name());
+        assert!(differ <= 40, "{}: {differ} of 2,000 peeks differ", policy.name());
+    }
+}

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tidegate_limiter::{Entry, KeyedLimiter, Limiter, Nanos, Policy, Quota, WhenFull};
+use tidegate_limiter::{Entry, Forgotten, KeyedLimiter, Limiter, Nanos, Policy, Quota, WhenFull};
 
 const WINDOW: u64 = 60_000_000_000;
 const START: Nanos = Nanos::new(1_000 * WINDOW);
@@ -162,6 +162,7 @@ enum Step {
 }
 
 /// A history of up to 60 steps; it ends when the law is broken, or when the table had to forget something.
+#[allow(clippy::too_many_lines, reason = "one arm for each step")]
 fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
     let mut limit = random.limit(kind);
     let limiter = KeyedLimiter::builder(kind.policy(limit)).max_keys(64).clock(()).build().unwrap();
@@ -211,12 +212,12 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
             }
             12 => {
                 let most = [4, 16, 64, 300][random.below(4)];
-                drop(limiter.set_max_keys_at(most, now).unwrap());
+                let _ = limiter.set_max_keys_at(most, now).unwrap();
                 Step::MaxKeys(most)
             }
             13 => {
                 let when_full = [WhenFull::Deny, WhenFull::Forget][random.below(2)];
-                drop(limiter.set_when_full_at(when_full, now).unwrap());
+                let _ = limiter.set_when_full_at(when_full, now).unwrap();
                 Step::WhenFull(when_full)
             }
             14 => {
@@ -254,7 +255,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
                 Step::Time(by)
             }
         });
-        if limiter.stats().forgotten != Default::default() {
+        if limiter.stats().forgotten != Forgotten::default() {
             return history; // Documented: beyond the records' room.
         }
         if admitted > 0 {

@@ -231,6 +231,13 @@ impl Generation {
         })
     }
 
+    /// Until when a decision on this key would be refused because it is new and there is no room for it.
+    pub fn refuses(&self, tag: Tag, now: Nanos) -> Option<Nanos> {
+        let until = self.table.refuses(self.policy(), tag, now)?;
+        // A key of an older generation is not new.
+        self.incomplete().is_none().then_some(until)
+    }
+
     /// Whether no decision may be made here, as seen under a key's lock, which orders it after the retirement. Acquire: a
     /// thread that sees that a generation is reused sees its policy.
     #[inline]

@@ -401,6 +401,12 @@ impl<C> KeyedLimiter<C> {
                 Ok(None) => {}
             }
         }
+        let generation = self.generation_of(tag);
+        if cost > 0
+            && let Some(until) = generation.refuses(tag, now)
+        {
+            return refused_until(generation.policy(), until, now);
+        }
         self.look(tag, now, |policy, state| policy.check(state, now, cost))
     }
 

@@ -329,7 +329,7 @@ impl Table {
         }
     }
 
-    fn both_of(&self, tag: Tag) -> (Bucket<'_>, Option<Bucket<'_>>) {
+    pub(crate) fn both_of(&self, tag: Tag) -> (Bucket<'_>, Option<Bucket<'_>>) {
         self.both(self.memory.lock(tag.first(self.memory.layout.buckets)), tag)
     }
 

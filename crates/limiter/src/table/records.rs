@@ -165,11 +165,7 @@ impl Records {
         }
         match survey.least {
             Some((least, _)) if keep_exhausted && least.min(debt).share.is_exhausted() => {
-                let own_end = match debt.lasts {
-                    Lasts::Until(end) => end,
-                    Lasts::UntilReturned(_) => Nanos::MAX,
-                };
-                Put::Refused(survey.first_end.unwrap_or(Nanos::MAX).min(own_end))
+                Put::Refused(survey.soonest(debt))
             }
             Some((least, slot)) if least < debt => {
                 pair.write(slot, at.print, debt, now);
@@ -178,6 +174,26 @@ impl Records {
             // The new record itself would lose least, or all others must be kept.
             _ => Put::Forgot(debt),
         }
+    }
+
+    /// When the first exhausted record near `at` ends, if [`put`](Self::put) with `keep_exhausted` would refuse this record now. `None`
+    /// also if moving another record might make room.
+    pub fn would_refuse(&self, at: Spot, debt: Debt, now: Nanos, spare: Spot) -> Option<Nanos> {
+        if !self.is_crowded() {
+            return None;
+        }
+        let mut pair = self.lock(at);
+        let survey = self.survey(&mut pair, at, now, Some(spare));
+        let (least, _) = survey.least?;
+        let is_kept =
+            survey.own.is_some() || survey.free().is_some() || !least.min(debt).share.is_exhausted();
+        (!is_kept).then(|| survey.soonest(debt))
+    }
+
+    /// Whether nearly all places are in use.
+    fn is_crowded(&self) -> bool {
+        let places = (self.memory.layout.buckets * EACH) as u64;
+        self.count.get() > places / 16 * 15
     }
 
     /// One atomic step on a key's record, if it has one: `step` gets the debt and returns the new debt.
@@ -239,8 +255,7 @@ impl Records {
     /// Moves one record of a pair to its other bucket, if that has room and is not locked. If nearly all places are in use,
     /// the search is not worth its cost.
     fn displace(&self, pair: &mut Pair<'_>, at: Spot, now: Nanos) -> Option<Slot> {
-        let places = (self.memory.layout.buckets * EACH) as u64;
-        if self.count.get() > places / 16 * 15 {
+        if self.is_crowded() {
             return None;
         }
         let indices = [at.first, at.second(self.half)];
@@ -306,6 +321,15 @@ impl Records {
 }
 
 impl Survey {
+    /// When the first of these records ends, or this one.
+    fn soonest(&self, debt: Debt) -> Nanos {
+        let own_end = match debt.lasts {
+            Lasts::Until(end) => end,
+            Lasts::UntilReturned(_) => Nanos::MAX,
+        };
+        self.first_end.unwrap_or(Nanos::MAX).min(own_end)
+    }
+
     /// A free place on the emptier side.
     fn free(&self) -> Option<Slot> {
         let side = usize::from(self.free[1].0 > self.free[0].0);

@@ -186,6 +186,32 @@ impl Table {
         Ok(())
     }
 
+    /// Until when a step on this key would be [refused](super::Refused::Full), if it is new here and the table keeps exhausted keys:
+    /// for a look, which adds no key. It may miss a refusal where a key or a record could move, which only a step tries.
+    pub(crate) fn refuses(&self, algorithm: &impl Algorithm, tag: Tag, now: Nanos) -> Option<Nanos> {
+        if !self.denies_when_full() {
+            return None;
+        }
+        let (mut first, mut second) = self.both_of(tag);
+        let mut pair = Pair::new(&mut first, second.as_mut());
+        let comes = self.records.spot(tag);
+        let has_room = self.counters.keys.get() < self.max_keys && pair.find_tag(0).is_some();
+        if has_room || pair.find(tag).is_some() || self.records.look(comes, now).is_some() {
+            return None;
+        }
+        let mut least = None;
+        for at in pair.occupied(&[]) {
+            let debt = algorithm.debt(pair.state(at), now)?;
+            if least.is_none_or(|(least, _)| debt < least) {
+                least = Some((debt, at));
+            }
+        }
+        let (debt, victim) = least?;
+        let gone = Tag::new(pair.tag(victim));
+        let until = self.records.would_refuse(self.records.spot(gone), debt, now, comes)?;
+        Some(Self::soonest(algorithm, &mut pair, until, now))
+    }
+
     /// When a cell of a pair can be evicted at the latest, or a record ends.
     fn soonest(algorithm: &impl Algorithm, pair: &mut Pair<'_, '_>, until: Nanos, now: Nanos) -> Nanos {
         let mut soonest = until;
