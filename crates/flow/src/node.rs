@@ -91,8 +91,8 @@ impl Node {
             return None;
         }
         let passed = self.window.pass_far(now, n, bounds.passed, bounds.in_flight, headroom)?;
-        // Acquire: read after the addition. A reservation marks the count that the addition changes. What came before a mark is
-        // visible here. A later mark sees the addition.
+        // Acquire: read after the addition. A reservation marks the count that the addition changes. Reservations before
+        // a mark are visible here. A later mark sees the addition.
         fence(Ordering::Acquire);
         if self.borrowed.is_any() {
             // An addition alone does not see borrowed units.

@@ -193,7 +193,7 @@ fn attempt<C, R>(
     now: Nanos,
     step: impl FnOnce(&mut States<'_, '_, C>) -> R,
 ) -> Result<Option<R>, Full> {
-    // What a key still has in an older generation is moved before anything else is locked.
+    // A state that is still in an older generation is moved before anything else is locked.
     for (generation, tag) in generations.iter().flatten() {
         if generation.bring(*tag, now).is_err() {
             return Ok(None);

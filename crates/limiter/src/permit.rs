@@ -15,7 +15,7 @@ use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 /// use tidegate::{KeyedLimiter, Policy};
 ///
 /// let downloads = KeyedLimiter::new(Policy::concurrency(1))?;
-/// let first = downloads.permit("alice", 1).expect("nobody else downloads");
+/// let first = downloads.permit("alice", 1).expect("no other download is running");
 /// assert!(downloads.permit("alice", 1).is_err());
 /// drop(first);
 /// assert!(downloads.permit("alice", 1).is_ok());
@@ -71,7 +71,7 @@ impl<C: Clock> fmt::Debug for Permit<'_, C> {
     }
 }
 
-/// A [`Permit`] that keeps its limiter alive, for a task or a thread of its own.
+/// A [`Permit`] that keeps its limiter alive, for a spawned task or thread.
 ///
 /// ```
 /// # use tidegate_limiter as tidegate;

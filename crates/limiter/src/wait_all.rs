@@ -49,7 +49,7 @@ impl WaitAllError {
 /// Waits until all requests are admitted in one step. Until then nothing is taken. Dropping the future gives up the places in line.
 ///
 /// The caller gets a place in the line of each limit at once. It holds up the callers behind it only in lines whose units are
-/// due no earlier than those of its other limits: who waits for an hour because of its own key delays nobody else meanwhile. Of two
+/// due no earlier than those of its other limits: a caller that waits for an hour because of its key does not delay others. Of two
 /// callers that wait for the same limits, the one that came first is served first.
 ///
 /// Callers that wait go before callers that do not: [`acquire`](crate::Limiter::acquire) and [`acquire_all`](crate::acquire_all) are denied as
@@ -112,7 +112,7 @@ pub async fn wait_all<T: Timer>(
     }
 }
 
-/// Waits for a leaky bucket's delay. A future that is dropped meanwhile returns everything.
+/// Waits for a leaky bucket's delay. A future that is dropped during the delay returns everything.
 async fn start<T: Timer>(
     requests: &[Request<'_, T>],
     all: AllDecision,
@@ -293,7 +293,7 @@ impl<'a, C: Timer> Request<'a, C> {
         .is_concurrency()
     }
 
-    /// What this request has taken.
+    /// The units that this request has taken.
     fn taken(&self) -> Permit<'a, C> {
         match self {
             Self::Keyed { limiter, key, cost, .. } => Permit::of_key(limiter, limiter.tag(key), *cost),

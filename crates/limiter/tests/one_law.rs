@@ -38,7 +38,7 @@ impl Kind {
     }
 }
 
-/// What one key has used, and the limits that were in force for it.
+/// The use of one key, and the limits that were in force for it.
 #[derive(Default)]
 struct Known {
     used: Vec<(u64, u64)>,

@@ -36,7 +36,8 @@
 //! # });
 //! ```
 //!
-//! Waiting is first come, first served, and works with any async runtime.
+//! Waiting is first come, first served, and works with any async runtime. [`wait_all`] waits for several limits together, and
+//! [`Limiter::wait_blocking`] blocks a thread. A caller that does not wait is denied as long as others wait.
 //!
 //! # Limit concurrency
 //!

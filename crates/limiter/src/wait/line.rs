@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Timer, block::denied_until};
 
-/// The maximum number of tickets that one step adds to a new plan. Behind this many waiters an answer is exact.
+/// The maximum number of tickets that one step adds to a new plan. Behind at most as many waiters an answer is exact.
 const PLAN_STEP: usize = 64;
 
 /// How long the line waits for a caller that takes its units itself, was called and is not polled. After twice this time all that
@@ -289,7 +289,7 @@ impl Line {
         self.waiting.get(&ticket.number).map_or(ground.now, |waiter| waiter.planned)
     }
 
-    /// Lets a caller that takes its units itself stay at its place, where it holds up the callers behind it, or puts it aside.
+    /// Lets a caller that takes its units itself stay at its place and hold up the callers behind it, or puts it aside.
     /// `until` is the time until which it keeps the front, if it is there and was called.
     pub fn place(
         &mut self,
@@ -413,7 +413,7 @@ impl Line {
         let begin = || Plan::new(ground.policy, ground.state, ground.now.max(ground.blocked), version);
         let overtaken = self.plan.as_ref().is_none_or(|plan| plan.version != version);
         if overtaken {
-            // No plan to use meanwhile, or little work: then the plan is made anew in one step.
+            // Without an older plan, or if there is little work, the plan is made in one step.
             let at_once = self.plan.is_none() || self.waiting.len() <= PLAN_STEP;
             if at_once {
                 self.building = None;

@@ -1,6 +1,6 @@
 //! Waiting for admission: a queue of tickets (a line) for each key, first come first served.
 //!
-//! A line is kept beside its key's state and changes only under the key's lock, so an admission and its record are one
+//! A line is kept next to its key's state and changes only under the key's lock, so an admission and its record are one
 //! atomic step. Every operation on the key serves the line first ([`Line::settle`]): a request, a refund, a change of
 //! policy, the end of a block, a waiter whose time has come. No request is admitted past the line.
 //!
@@ -54,7 +54,7 @@ fn after_the_deadline(decision: &Decision) -> String {
     }
 }
 
-/// What a step on a line sees under the key's lock.
+/// The state that a step on a line sees under the key's lock.
 pub(crate) struct Ground<'a> {
     pub policy: &'a Policy,
     pub state: &'a mut [u64],
@@ -129,7 +129,7 @@ impl<H: Home, T: Timer> Seat<'_, H, T> {
         if late { Some(Err(WaitError::Deadline(self.refused(now)))) } else { outcome }
     }
 
-    /// The reason why there is no room in time.
+    /// The decision that shows why room comes too late.
     fn refused(&self, now: Nanos) -> Decision {
         self.home.step(now, |line, ground, wakes| {
             line.leave(ground, &self.ticket, wakes);

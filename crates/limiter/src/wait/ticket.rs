@@ -38,7 +38,7 @@ struct Status {
 /// How a wait ended.
 pub(crate) type Outcome = Result<Admitted, WaitError>;
 
-/// What was admitted to a ticket, and recorded.
+/// The admission of a ticket, which is recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub decision: Decision,
