@@ -357,11 +357,14 @@ impl Algorithm for TokenBucket {
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
         self.gcra.owe(state, debt);
-        let end = state[0];
         if debt.share == Share::UNBOUNDED {
-            state[0] = end | SHUT;
-        } else if end & SHUT == SHUT {
-            state[0] = end + 1;
+            state[0] |= SHUT;
+        } else if state[0] & SHUT == SHUT && debt.share > Share::EXHAUSTED {
+            // Not shut. The largest fraction of a nanosecond below the end is at least what the bucket owed.
+            state[0] -= 1;
+            if self.gcra.parts > 1 {
+                state[1] = self.gcra.parts - 1;
+            }
         }
     }
 }

@@ -50,15 +50,15 @@ fn grpcurl_lists_describes_and_calls_the_services() {
     let answer = |told: &str| -> Value { serde_json::from_str(told).unwrap() };
     let admitted = answer(&grpcurl(&server, Some(&ask), &[&method]).unwrap());
     assert_eq!(
-        (&admitted["overall_code"], &admitted["statuses"][0]["limit_remaining"]),
+        (&admitted["overallCode"], &admitted["statuses"][0]["limitRemaining"]),
         (&json!("OK"), &json!(1))
     );
     assert_eq!(
-        admitted["statuses"][0]["current_limit"],
-        json!({ "name": "users", "requests_per_unit": 3, "unit": "MINUTE" })
+        admitted["statuses"][0]["currentLimit"],
+        json!({ "name": "users", "requestsPerUnit": 3, "unit": "MINUTE" })
     );
     let denied = answer(&grpcurl(&server, Some(&ask), &[&method]).unwrap());
-    assert_eq!(denied["overall_code"], "OVER_LIMIT");
+    assert_eq!(denied["overallCode"], "OVER_LIMIT");
     let refused = grpcurl(&server, Some(&json!({ "domain": "shop" })), &[&method]).unwrap_err();
     assert!(refused.contains("Code: InvalidArgument") && refused.contains("add `rate_limits`"), "{refused}");
 }
