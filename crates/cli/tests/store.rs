@@ -243,7 +243,6 @@ fn every_description_of_the_store_covers_the_same_subjects() {
     let places = [
         ("serve --help", help("serve")),
         ("check --help", help("check")),
-        ("README.md", page("README.md")),
         ("share.md", page("docs/src/share.md")),
     ];
     // Lost data, persistence, eviction, the clock, and the modes with what they leave unused.

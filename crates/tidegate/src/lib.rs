@@ -93,7 +93,7 @@ pub use tidegate_redis as redis;
 pub use tidegate_tower as middleware;
 
 /// Runs the README's example as a test.
-#[cfg(all(doctest, feature = "flow", feature = "tower"))]
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
@@ -101,6 +101,10 @@ struct Readme;
 #[cfg(all(doctest, feature = "flow", feature = "tower"))]
 #[doc = include_str!("../book/migrate.md")]
 struct Migrate;
+
+#[cfg(all(doctest, feature = "flow", feature = "tower"))]
+#[doc = include_str!("../book/library.md")]
+struct Library;
 
 #[cfg(all(doctest, feature = "report"))]
 #[doc = include_str!("../book/flow.md")]
