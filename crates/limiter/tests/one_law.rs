@@ -21,9 +21,14 @@ enum Kind {
     SlidingWindow,
     SlidingCounter,
     TokenBucket,
+    LeakyBucket,
+    Concurrency,
 }
 
-use Kind::{FixedWindow, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket};
+use Kind::{Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket};
+
+const KINDS: [Kind; 7] =
+    [FixedWindow, SlidingLog, SlidingWindow, SlidingCounter, TokenBucket, LeakyBucket, Concurrency];
 
 impl Kind {
     fn policy(self, limit: u32) -> Policy {
@@ -34,6 +39,8 @@ impl Kind {
             SlidingWindow => Policy::sliding_window(quota),
             SlidingCounter => Policy::sliding_counter(quota),
             TokenBucket => Policy::token_bucket(quota),
+            LeakyBucket => Policy::leaky_bucket(quota),
+            Concurrency => Policy::concurrency(limit),
         }
     }
 }
@@ -41,6 +48,7 @@ impl Kind {
 /// The use of one key, and the limits that were in force for it.
 #[derive(Default)]
 struct Known {
+    /// When units started, and how many. Those of a leaky bucket start after their delay.
     used: Vec<(u64, u64)>,
     limits: Vec<(u64, u64)>,
 }
@@ -62,7 +70,7 @@ impl Known {
         self.used.iter().rev().take_while(|(at, _)| *at >= from).map(|(_, units)| units).sum()
     }
 
-    /// Checks the law for all windows that end now.
+    /// Checks the law for all windows that end now, or when the last unit starts.
     fn check(&self, kind: Kind, now: u64) -> Result<(), String> {
         let over = |from: u64, most: u64| {
             let used = self.since(from);
@@ -71,6 +79,25 @@ impl Known {
         match kind {
             FixedWindow | SlidingCounter => over(now - now % WINDOW, self.highest(now - now % WINDOW)),
             SlidingLog | SlidingWindow => over(now - WINDOW + 1, self.highest(now - WINDOW + 1)),
+            // Units are in flight until they are given back.
+            Concurrency => over(0, self.highest(u64::MAX)),
+            // Each unit takes an interval of the highest limit, and starts are rounded to nanoseconds.
+            LeakyBucket => {
+                let [earlier @ .., (start, _)] = &self.used[..] else { return Ok(()) };
+                let mut units = 0;
+                for (from, more) in earlier.iter().rev() {
+                    units += more;
+                    let highest = self.highest(from - WINDOW);
+                    let least = u128::from(units) * u128::from(WINDOW);
+                    if least > u128::from(highest) * u128::from(start.saturating_sub(*from) + 1) {
+                        return Err(format!(
+                            "{units} of {highest} within {} ns",
+                            start.saturating_sub(*from)
+                        ));
+                    }
+                }
+                Ok(())
+            }
             TokenBucket => {
                 self.used.iter().rev().take_while(|(at, _)| now - at <= WINDOW).try_for_each(|(from, _)| {
                     let most = self.highest(*from);
@@ -81,6 +108,11 @@ impl Known {
                 })
             }
         }
+    }
+
+    /// Documented: units of a leaky bucket that are given back after a change take the time of the new rate.
+    fn may_refund(&self, kind: Kind) -> bool {
+        kind != LeakyBucket || self.limits.len() == 1
     }
 
     fn refund(&mut self, mut units: u64) {
@@ -127,9 +159,7 @@ fn steps() -> usize {
 
 #[test]
 fn a_keyed_limiter_keeps_the_law() {
-    for (seed, kind) in
-        [FixedWindow, SlidingLog, SlidingWindow, SlidingCounter, TokenBucket].into_iter().enumerate()
-    {
+    for (seed, kind) in KINDS.into_iter().enumerate() {
         let mut random = Random(seed as u64);
         let mut made = 0;
         let mut checked = 0;
@@ -177,17 +207,19 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
             known.entry(key).or_default().limit_is(limit, now.get());
         }
         let in_force = *overrides.get(key).unwrap_or(&limit);
-        let mut admitted = 0;
+        let (mut admitted, mut start) = (0, now);
         history.push(match random.below(20) {
             0..6 => {
                 let cost = random.cost(in_force);
-                let is_allowed = limiter.acquire_at(key, cost, now).is_allowed();
-                admitted = if is_allowed { cost } else { 0 };
-                Step::Acquire(key, cost, is_allowed)
+                let decision = limiter.acquire_at(key, cost, now);
+                admitted = if decision.is_allowed() { cost } else { 0 };
+                start = now.saturating_add(decision.delay().into());
+                Step::Acquire(key, cost, decision.is_allowed())
             }
             6 | 7 => {
                 let cost = random.cost(in_force);
-                admitted = limiter.acquire_up_to_at(key, cost, now).0;
+                let (taken, decision) = limiter.acquire_up_to_at(key, cost, now);
+                (admitted, start) = (taken, now.saturating_add(decision.delay().into()));
                 Step::UpTo(key, cost, admitted)
             }
             8 | 9 => {
@@ -244,8 +276,10 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
             17 => {
                 let used = known.get(key).and_then(|known| known.used.last()).map_or(0, |(_, units)| *units);
                 let units = 1 + random.below(used.max(1) as usize) as u32;
+                let known = known.entry(key).or_default();
+                let units = if known.may_refund(kind) { units } else { 0 };
                 limiter.refund_at(key, units, now);
-                known.entry(key).or_default().refund(units.into());
+                known.refund(units.into());
                 Step::Refund(key, units)
             }
             _ => {
@@ -260,7 +294,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
         }
         if admitted > 0 {
             let known = known.entry(key).or_default();
-            known.used.push((now.get(), admitted.into()));
+            known.used.push((start.get(), admitted.into()));
             *checked += 1;
             if let Err(over) = known.check(kind, now.get()) {
                 history.push(Step::Over(format!("{key}: {over}")));
@@ -273,9 +307,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
 
 #[test]
 fn a_limiter_without_keys_keeps_the_law() {
-    for (seed, kind) in
-        [FixedWindow, SlidingLog, SlidingWindow, SlidingCounter, TokenBucket].into_iter().enumerate()
-    {
+    for (seed, kind) in KINDS.into_iter().enumerate() {
         let mut random = Random(100 + seed as u64);
         for _ in 0..steps() / 60 {
             let mut limit = random.limit(kind);
@@ -287,10 +319,11 @@ fn a_limiter_without_keys_keeps_the_law() {
                 match random.below(12) {
                     0..6 => {
                         let cost = random.cost(limit);
-                        let is_allowed = limiter.acquire_at(cost, now).is_allowed();
-                        history.push(Step::Acquire("", cost, is_allowed));
-                        if is_allowed {
-                            known.used.push((now.get(), cost.into()));
+                        let decision = limiter.acquire_at(cost, now);
+                        history.push(Step::Acquire("", cost, decision.is_allowed()));
+                        if decision.is_allowed() {
+                            let start = now.saturating_add(decision.delay().into());
+                            known.used.push((start.get(), cost.into()));
                             if let Err(over) = known.check(kind, now.get()) {
                                 panic!("{kind:?}: {over} after {history:?}");
                             }
@@ -314,6 +347,7 @@ fn a_limiter_without_keys_keeps_the_law() {
                     10 => {
                         let used = known.used.last().map_or(0, |(_, units)| *units);
                         let units = 1 + random.below(used.max(1) as usize) as u32;
+                        let units = if known.may_refund(kind) { units } else { 0 };
                         limiter.refund_at(units, now);
                         known.refund(units.into());
                         history.push(Step::Refund("", units));

@@ -25,8 +25,9 @@ pub(super) const ENTRY: Entry = Entry {
 /// One unit per `window / limit`: early work is delayed by at most the maximum wait (default: the window), and denied if
 /// it would have to wait longer.
 ///
-/// Bound: admitted units *start* at least `window / limit` apart if each waits for its delay. The state is the same as
-/// [`TokenBucket`](super::TokenBucket)'s.
+/// Bound: admitted units *start* at least `window / limit` apart if each waits for its delay. Refunds are an exception:
+/// units that are given back after a change of the rate free the time that they take at the new rate, which may be longer.
+/// The state is the same as [`TokenBucket`](super::TokenBucket)'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     gcra: Gcra,
@@ -62,8 +63,8 @@ impl LeakyBucket {
     }
 
     /// Carries the queue over from `old`, a state of `from`, to `new`, a fresh state: the start times that were handed out
-    /// stay, and the next one comes after them. A queue longer than this policy's maximum wait is cut to that, unless it
-    /// would be as long at this rate.
+    /// stay, and the next one comes after them, even if the queue is longer than this policy's maximum wait. New work is
+    /// then denied until it would wait no longer than that.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         let debt = from.gcra.debt(old, now);
         let same = if from.gcra.parts == self.gcra.parts {
@@ -71,8 +72,7 @@ impl LeakyBucket {
         } else {
             u128::from(from.gcra.to_nanos(debt)) * u128::from(self.gcra.parts)
         };
-        let at_this_rate = self.gcra.ticks(from.gcra.units(debt));
-        self.gcra.set_debt(new, now, same.min(at_this_rate.max(self.max_wait)));
+        self.gcra.set_debt(new, now, same);
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`; at most a window's beyond the maximum wait.

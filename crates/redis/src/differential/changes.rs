@@ -119,3 +119,65 @@ fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
         .expect("the value is a state");
     }
 }
+
+/// What is admitted in a window is at most the highest limit in force in it, for any order of limits.
+fn hold_to_the_law(of: impl Fn(u32) -> Policy, limits: &[u32], window: impl Fn(u64) -> u64, seed: u64) {
+    let plans: Vec<Plan> =
+        limits.iter().map(|&limit| Plan::new(of(limit)).expect("the policy can be shared")).collect();
+    let mut bench = Bench::new(seed);
+    let mut raised = 0;
+    for round in 0..STEPS / 100 {
+        let key = vec![format!("{seed}:{round}").into_bytes()];
+        bench.now = START + round as u64 * 3_600_000_000;
+        // When each limit came into force, and what was admitted when.
+        let (mut in_force, mut admitted) = (Vec::<(u64, u64)>::new(), Vec::<(u64, u64)>::new());
+        let mut at = 0;
+        for step in 0..100 {
+            if step == 0 || bench.random.below(6) == 0 {
+                at = bench.random.below(plans.len() as u64) as usize;
+                in_force.push((bench.now, limits[at].into()));
+            }
+            bench.now += [0, 1, 1_000_000, 6_000_000, 20_000_000][bench.random.below(5) as usize];
+            let plan = &plans[at];
+            let cost = match bench.random.below(3) {
+                0 => 1,
+                1 => limits[at],
+                _ => 1 + bench.random.below(limits[at].into()) as u32,
+            };
+            let batch = Batch { keys: key.clone(), costs: vec![cost], counts: vec![1] };
+            let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
+            let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(plan));
+            let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
+            let mut is_allowed = false;
+            plan.decisions(value.as_deref(), now, &[cost], |_, decision, _| {
+                is_allowed = decision.is_allowed()
+            })
+            .expect("the value is a state");
+            if !is_allowed {
+                continue;
+            }
+            admitted.push((bench.now, cost.into()));
+            let from = window(bench.now);
+            let used: u64 = admitted.iter().filter(|(when, _)| *when >= from).map(|(_, units)| units).sum();
+            let first = in_force.iter().rposition(|(since, _)| *since < from).unwrap_or(0);
+            let highest = in_force[first..].iter().map(|(_, limit)| *limit).max().unwrap_or(0);
+            assert!(used <= highest, "{used} of {highest} by {plan:?}: {in_force:?} {admitted:?}");
+            raised += u32::from(used > in_force[first].1);
+        }
+    }
+    assert!(raised > 100, "only {raised} admissions above the first limit");
+}
+
+const MINUTE: u64 = 60_000_000;
+
+#[test]
+fn no_order_of_limits_admits_more_than_the_highest_in_a_window() {
+    let limits = [1, 5, 100, 254, 255, 256, 300, 65_534, 65_535, 65_536, 70_000];
+    let this_minute = |now| now - now % MINUTE;
+    let last_minute = |now| now - MINUTE + 1;
+    hold_to_the_law(|limit| FixedWindow::new(limited(limit)).into(), &limits, this_minute, 51);
+    hold_to_the_law(|limit| Policy::sliding_counter(limited(limit)), &limits, this_minute, 52);
+    hold_to_the_law(|limit| SlidingWindow::new(limited(limit)).into(), &limits, last_minute, 53);
+    let log = |limit| Policy::sliding_log(limited(limit)).expect("the log is not too long");
+    hold_to_the_law(log, &[1, 5, 100, 128, 129, 200, 1_000], last_minute, 54);
+}
