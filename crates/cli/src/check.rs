@@ -116,6 +116,12 @@ pub fn run(args: &Args) -> ExitCode {
                     args.file.display(),
                     counted(clients.len(), "client")
                 );
+                if access::others_may_write(&args.file) {
+                    println!(
+                        "note: every user of this machine may change it: chmod o-w {}",
+                        args.file.display()
+                    );
+                }
                 ExitCode::SUCCESS
             }
             Err(error) => refuse(&error, &args.file, "it would not be used"),

@@ -39,6 +39,9 @@ pub struct Args {
     /// Only the last so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
+    /// Leave the names of heavy keys out, so that the file has hashes only
+    #[arg(long)]
+    without_names: bool,
 }
 
 pub fn run(args: &Args) -> ExitCode {
@@ -78,7 +81,8 @@ fn read(args: &Args, out: &mut dyn Write) -> Result<(), String> {
     };
     let limit = args.limit.as_deref().map(|name| format!("limit={}", encoded(name)));
     let seconds = args.seconds.map(|seconds| format!("seconds={seconds}"));
-    let query: Vec<String> = limit.into_iter().chain(seconds).collect();
+    let names = args.without_names.then(|| "names=false".to_owned());
+    let query: Vec<String> = limit.into_iter().chain(seconds).chain(names).collect();
     let path = format!("/v1/trace?{}", query.join("&"));
     let target = Target::admin(&args.server, &args.how);
     let copied =

@@ -10,6 +10,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     net::TcpStream,
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -323,6 +324,9 @@ fn an_access_file_is_checked_and_no_mistake_repeats_a_token() {
     assert!(told.contains("shop    decide            shop.   1 token\n"), "{told}");
     assert!(told.contains("ops     observe, operate  all     1 certificate name\n"), "{told}");
     assert!(told.contains("is valid: 2 clients.") && !told.contains("note:"), "{told}");
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
+    assert!(check().1.contains("note: every user of this machine may change it: chmod o-w"));
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
     let text = fs::read_to_string(&file).unwrap().replace("[shop.]", "[shop]");
     fs::write(&file, text).unwrap();
     let (code, told) = check();

@@ -136,6 +136,15 @@ impl Debt {
         Some(Self { share, lasts })
     }
 
+    /// The same debt, as if it had been made earlier by this time.
+    #[must_use]
+    pub fn sooner(self, by: Nanos) -> Self {
+        match self.lasts {
+            Lasts::Until(end) => Self { lasts: Lasts::Until(end.saturating_since(by)), ..self },
+            Lasts::UntilReturned(_) => self,
+        }
+    }
+
     /// Whether the debt has ended.
     #[must_use]
     #[inline]

@@ -194,6 +194,8 @@ fn a_trace_has_what_every_protocol_asked_in_its_order() {
     let last = trace(&server, "?seconds=1");
     assert_eq!((last.last().unwrap(), &last[0]["fresh"]), (&json!({"end": 8}), &json!(false)));
     assert_eq!(server.get("/v1/trace?limit=per-usr").status, 404);
+    assert!(trace(&server, "?names=false").iter().all(|line| line["name"].is_null()));
+    assert_eq!(server.get("/v1/trace?names=perhaps").status, 400);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod flow;
 mod harness;
 
-use std::{io::Read, time::Duration};
+use std::{io::Read, os::unix::fs::MetadataExt as _, time::Duration};
 
 use harness::{Http, Resp, Response, Running, replace, scratch};
 use ring::digest;
@@ -257,7 +257,7 @@ fn without_credentials_nothing_is_told_or_done_under_a_name_that_nobody_gave() {
 
 #[test]
 fn a_client_that_may_only_observe_sees_no_buttons_and_can_neither_save_rules_nor_override() {
-    let access = scratch("pages-roles-access").join("access.yaml");
+    let path = scratch("pages-roles-access").join("access.yaml");
     let sha256 = |token: &str| {
         let digest = digest::digest(&digest::SHA256, token.as_bytes());
         digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
@@ -269,10 +269,10 @@ fn a_client_that_may_only_observe_sees_no_buttons_and_can_neither_save_rules_nor
   - {{name: anna, roles: [operate], tokens: ['{operates}']}}
 "
     );
-    std::fs::write(&access, clients).unwrap();
+    std::fs::write(&path, clients).unwrap();
     let server = Running::with_rules_and("pages-roles", RULES, |options| {
         options.rules_writable = true;
-        options.access = Some(access);
+        options.access = Some(path.clone());
     });
     let ask = |token: &str, method: &str, path: &str, body: &str| {
         let mut client = Http::connect(server.admin);
@@ -303,11 +303,22 @@ fn a_client_that_may_only_observe_sees_no_buttons_and_can_neither_save_rules_nor
     let refused = ask("reads", "POST", &save, &changed);
     assert!(refused.status == 403 && refused.body.contains("needs the role `operate`"), "{}", refused.body);
     assert_eq!(ask("reads", "GET", "/v1/rules/file", "").json(), file);
+    let mut live = Http::connect(server.admin);
+    let head =
+        "GET /live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer reads\r\n\r\n";
+    live.write(head.as_bytes());
     let saved = ask("operates", "POST", &save, &changed);
     assert_eq!(saved.status, 200, "{saved:?}");
     let previous = saved.json()["previous"].as_str().unwrap().to_owned();
     assert_eq!(std::fs::read_to_string(previous).unwrap(), RULES);
     assert!(ask("reads", "GET", "/rules", "").body.contains("Changed here by anna 0 s ago."));
+    // A page that is open ends with the token that opened it.
+    let without = std::fs::read_to_string(&path).unwrap().replace(&reads, &sha256("other"));
+    replace(&path, &without);
+    let mut seen = String::new();
+    live.stream().read_to_string(&mut seen).unwrap();
+    assert!(seen.contains("text/event-stream") && seen.ends_with("0\r\n\r\n"), "{seen}");
+    assert_eq!(ask("reads", "GET", "/live", "").status, 401);
 }
 
 /// A server whose rules may be changed, and the path of the file.
@@ -356,6 +367,13 @@ fn a_change_is_saved_loaded_and_the_old_file_kept() {
     assert_eq!(saved.json()["version"], version(&server).as_str());
     assert!(page(&server, "/rules").body.contains("Changed here by"));
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 2, "nothing else is left there");
+    // The file keeps its owner.
+    if std::fs::metadata(&path).unwrap().uid() == 0 {
+        std::os::unix::fs::chown(&path, Some(12_345), Some(54_321)).unwrap();
+        let saved = server.post(&format!("/v1/rules/save?version={}", version(&server)), &changed);
+        let there = std::fs::metadata(&path).unwrap();
+        assert_eq!((saved.status, there.uid(), there.gid()), (200, 12_345, 54_321), "{saved:?}");
+    }
     // A link stays a link.
     let real = path.with_file_name("real.yaml");
     std::fs::rename(&path, &real).unwrap();

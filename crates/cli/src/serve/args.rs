@@ -170,8 +170,8 @@ pub struct Args {
     history_memory: u64,
     /// Trace what this share of all keys asks, as in 10%; `off` traces nothing
     ///
-    /// Keys are chosen by a hash, and of these every request is kept: time, hash, cost, limit and verdict, but no names. The trace
-    /// shows what other rules would have denied (`tidegate simulate --from`, POST /v1/what-if) and can be written to a file
+    /// Keys are chosen by a hash, and of these every request is kept: time, hash, cost, limit and verdict. A reader of the trace also
+    /// gets the names of heavy keys, as from GET /v1/top, unless it asks for names=false. The trace shows what other rules would have denied (`tidegate simulate --from`, POST /v1/what-if) and can be written to a file
     /// (`tidegate record`, GET /v1/trace). Global limits are traced with 100% alone.
     #[arg(long, value_name = "PERCENT", env = "TIDEGATE_TRACE_KEYS", default_value = "off", value_parser = share_or_off)]
     trace_keys: TraceKeys,

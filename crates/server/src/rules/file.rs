@@ -7,6 +7,7 @@ use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Write},
+    os::unix::fs::{MetadataExt as _, fchown},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -153,7 +154,9 @@ fn write(
         remove(&new)?;
         let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
         file.write_all(text.as_bytes())?;
-        file.set_permissions(fs::metadata(path)?.permissions())?;
+        let old = fs::metadata(path)?;
+        keep_owner(&file, &old)?;
+        file.set_permissions(old.permissions())?;
         file.sync_all()?;
         remove(previous)?;
         if fs::hard_link(path, previous).is_err() {
@@ -173,6 +176,20 @@ fn write(
         let _ = fs::remove_file(&new);
     }
     placed
+}
+
+/// Gives the new file to the owner of the old one.
+fn keep_owner(new: &File, old: &fs::Metadata) -> io::Result<()> {
+    let there = new.metadata()?;
+    let uid = (there.uid() != old.uid()).then_some(old.uid());
+    let gid = (there.gid() != old.gid()).then_some(old.gid());
+    fchown(new, uid, gid).map_err(|error| {
+        let (uid, gid) = (old.uid(), old.gid());
+        let what = format!(
+            "the file belongs to user {uid} and group {gid}, and this server may not give a new file to them"
+        );
+        io::Error::new(error.kind(), format!("{what}: {error}"))
+    })
 }
 
 fn remove(path: &Path) -> io::Result<()> {

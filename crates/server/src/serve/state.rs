@@ -16,10 +16,10 @@ use tokio::{
 
 use crate::{
     decide::service::Service,
-    observe::metrics::Events,
+    observe::{metrics::Events, once_a_minute::OnceAMinute},
     serve::{
         start_error::StartError,
-        state_file::{self, StateError, StateFile, StatePathError},
+        state_file::{self, StateError, StateFile, StatePathError, too_far_ahead},
     },
 };
 
@@ -37,9 +37,12 @@ pub(crate) struct State {
     file: StateFile,
     /// The headers found at the start.
     found: Option<state_file::Headers>,
+    /// How far ahead of the clock the file was written if that cannot be right.
+    ahead: Nanos,
     events: Arc<Events>,
     /// Allows only one write at a time, so the last one waits for one in progress.
     writing: Mutex<()>,
+    complaint: OnceAMinute,
     write: Box<Write>,
     slow: Duration,
     last_write: Duration,
@@ -54,7 +57,7 @@ impl State {
         let Some(path) = path else { return Ok(None) };
         let refused = |source: StatePathError| StartError::State { path: path.clone(), source };
         let file = StateFile::open(&path).map_err(refused)?;
-        let found = match state_file::check(file.path(), now) {
+        let found = match state_file::check(file.path()) {
             Ok(found) => found,
             Err(StateError::Io(source)) => return Err(refused(source.into())),
             // A server did not write this file, so it must not be touched.
@@ -70,20 +73,33 @@ impl State {
                 None
             }
         };
+        let ahead = found.as_ref().map_or(Nanos::ZERO, |found| too_far_ahead(found.written_at, now));
+        if ahead > Nanos::ZERO {
+            tracing::warn!(
+                file = %path.display(),
+                seconds = Duration::from(ahead).as_secs(),
+                "the state file was written in the future: all units in it count as used now; check this machine's clock",
+            );
+        }
         Ok(Some(Self {
             file,
             found,
+            ahead,
             events: Arc::clone(events),
             writing: Mutex::default(),
+            complaint: OnceAMinute::default(),
             write: Box::new(state_file::write),
             slow: SLOW,
             last_write: LAST_WRITE,
         }))
     }
 
-    /// When the file was written, by the clock of that server.
+    /// When the file was written, by the clock of that server; zero if that clock or this machine's is wrong.
     pub fn written_at(&self) -> Nanos {
-        self.found.as_ref().map_or(Nanos::ZERO, |found| found.written_at)
+        match &self.found {
+            Some(found) if self.ahead == Nanos::ZERO => found.written_at,
+            _ => Nanos::ZERO,
+        }
     }
 
     /// The hash keys of a limit's states in the file.
@@ -136,11 +152,13 @@ impl State {
             }
             Err(error) => {
                 self.failed();
-                tracing::error!(
-                    file = %self.file.path().display(),
-                    %error,
-                    "cannot write the state; the file is unchanged",
-                );
+                if self.complaint.is_due(service.now()) {
+                    tracing::error!(
+                        file = %self.file.path().display(),
+                        %error,
+                        "cannot write the state; the file is unchanged (at most one line a minute)",
+                    );
+                }
                 false
             }
         }

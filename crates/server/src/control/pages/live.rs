@@ -48,20 +48,28 @@ pub(super) fn answer(app: Arc<App>, uri: &Uri, viewer: Viewer) -> Response<Body>
     };
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let events = stream::unfold((app, part, ticks), next);
+    let access = app.access_generation();
+    let events = stream::unfold(Going { app, part, ticks, access }, next);
     response(StatusCode::OK, "text/event-stream", Body::from_stream(events))
 }
 
-type Going = (Arc<App>, Part, Interval);
+struct Going {
+    app: Arc<App>,
+    part: Part,
+    ticks: Interval,
+    /// The number of the access file under which the client was let in.
+    access: u64,
+}
 
-/// The next event. The stream ends when the server stops or the limit no longer exists.
-async fn next((app, part, mut ticks): Going) -> Option<(Result<String, Infallible>, Going)> {
-    ticks.tick().await;
-    if !app.ready.load(Ordering::Acquire) {
+/// The next event. The stream ends when the server stops, the limit no longer exists, or the access file changes: the browser
+/// then connects again with its credentials.
+async fn next(mut going: Going) -> Option<(Result<String, Infallible>, Going)> {
+    going.ticks.tick().await;
+    if !going.app.ready.load(Ordering::Acquire) || going.app.access_generation() != going.access {
         return None;
     }
-    let html = part.render(&app).await.ok()?.into_string();
-    Some((Ok(event(&html)), (app, part, ticks)))
+    let html = going.part.render(&going.app).await.ok()?.into_string();
+    Some((Ok(event(&html)), going))
 }
 
 /// Each line of the data is a separate field.

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use tokio::sync::{Semaphore, mpsc};
 
-use super::hosts::Hosts;
+use super::{hosts::Hosts, table::Plane};
 use crate::{
     control::flow::Flow,
     decide::service::Service,
@@ -45,4 +45,11 @@ pub(crate) struct App {
     pub hosts: Hosts,
     /// `None` if OTLP export is off.
     pub telemetry: Option<Arc<Telemetry>>,
+}
+
+impl App {
+    /// Changes with each load of the access file.
+    pub fn access_generation(&self) -> u64 {
+        self.doors[Plane::Admin as usize].access().generation()
+    }
 }

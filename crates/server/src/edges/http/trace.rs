@@ -30,7 +30,12 @@ pub(super) async fn answer(
     uri: &Uri,
     rights: Option<Arc<Rights>>,
 ) -> Result<Response<Body>, Refused> {
-    let [limit, seconds] = query::fields(uri, ["limit", "seconds"])?;
+    let [limit, seconds, names] = query::fields(uri, ["limit", "seconds", "names"])?;
+    let has_names = match names.as_deref() {
+        None | Some("true") => true,
+        Some("false") => false,
+        Some(_) => return Err(Problem::bad_field("#", "`names` must be true or false").into()),
+    };
     let seconds = query::number(seconds.as_deref(), "seconds", 0, 1..=1_000_000_000)?;
     if let Some(limit) = limit.as_deref().filter(|limit| *limit != THROTTLE) {
         let limits = app.service.limits();
@@ -39,7 +44,10 @@ pub(super) async fn answer(
     }
     let limit = limit.map(Cow::into_owned);
     let span = (seconds > 0).then(|| Nanos::from_secs(seconds as u64));
-    let (recording, permit) = taken(app, rights, limit, span).await?;
+    let (mut recording, permit) = taken(app, rights, limit, span).await?;
+    if !has_names {
+        recording.names.clear();
+    }
     let pieces = recording.pieces().map(move |piece| {
         // Until the last piece is sent, nobody else takes as much memory.
         let _ = &permit;

@@ -11,8 +11,10 @@
 mod parse;
 
 use std::{
+    collections::HashMap,
     fmt,
     net::IpAddr,
+    os::unix::fs::PermissionsExt as _,
     path::PathBuf,
     sync::{
         Arc,
@@ -23,7 +25,6 @@ use std::{
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use ring::digest;
-use subtle::ConstantTimeEq as _;
 
 pub use self::parse::parse;
 use crate::rules::{RulesError, read_text};
@@ -121,9 +122,21 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     entries: Vec<Entry>,
+    /// The entry of each token and of each name in certificates. No two entries share one.
+    by_token: HashMap<Digest, usize>,
+    by_certificate: HashMap<Box<str>, usize>,
 }
 
 impl Known {
+    fn new(entries: Vec<Entry>) -> Self {
+        let (mut by_token, mut by_certificate) = (HashMap::new(), HashMap::new());
+        for (at, entry) in entries.iter().enumerate() {
+            by_token.extend(entry.tokens.iter().map(|token| (*token, at)));
+            by_certificate.extend(entry.certificates.iter().map(|name| (name.clone(), at)));
+        }
+        Self { entries, by_token, by_certificate }
+    }
+
     /// The number of clients.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -136,25 +149,16 @@ impl Known {
         self.entries.is_empty()
     }
 
-    /// Compares with every digest, always over all bytes, so that the time reveals nothing about a digest.
+    /// Looks the digest up. The time may reveal something about the digest of the client's own token, which it knows; it
+    /// cannot choose a token by its digest.
     fn of_digest(&self, user: Option<&[u8]>, token: &Digest) -> Option<Arc<Rights>> {
-        let mut found = None;
-        for entry in &self.entries {
-            let is_theirs =
-                entry.tokens.iter().fold(subtle::Choice::from(0), |found, known| found | known.ct_eq(token));
-            let is_named = user.is_none_or(|user| entry.rights.name.as_bytes() == user);
-            if bool::from(is_theirs) && is_named {
-                found = Some(&entry.rights);
-            }
-        }
-        found.cloned()
+        let rights = &self.entries[*self.by_token.get(token)?].rights;
+        user.is_none_or(|user| rights.name.as_bytes() == user).then(|| Arc::clone(rights))
     }
 
     fn of_certificate(&self, names: &[String]) -> Option<Arc<Rights>> {
-        let has = |entry: &&Entry| {
-            entry.certificates.iter().any(|known| names.iter().any(|name| **name == **known))
-        };
-        self.entries.iter().find(has).map(|entry| Arc::clone(&entry.rights))
+        let first = names.iter().filter_map(|name| self.by_certificate.get(&**name)).min()?;
+        Some(Arc::clone(&self.entries[*first].rights))
     }
 
     fn of_address(&self, address: IpAddr) -> Option<Arc<Rights>> {
@@ -316,7 +320,17 @@ impl Access {
 }
 
 fn load(path: &std::path::Path) -> Result<Known, RulesError> {
+    if others_may_write(path) {
+        tracing::warn!(file = %path.display(), "every user of this machine may change the access file: chmod o-w");
+    }
     parse(&read_text(path)?).map_err(|problems| RulesError::Invalid { path: Some(path.to_owned()), problems })
+}
+
+/// Whether every user of the machine may change the file, and with it everybody's rights.
+#[must_use]
+pub fn others_may_write(path: &std::path::Path) -> bool {
+    const OTHERS_WRITE: u32 = 0o002;
+    std::fs::metadata(path).is_ok_and(|there| there.permissions().mode() & OTHERS_WRITE != 0)
 }
 
 /// How a listener determines its clients' rights.

@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<Known, Vec<Problem>> {
         );
     }
     match entries {
-        Some(entries) if complaints.is_empty() => Ok(Known { entries }),
+        Some(entries) if complaints.is_empty() => Ok(Known::new(entries)),
         _ => Err(complaints.into_sorted()),
     }
 }

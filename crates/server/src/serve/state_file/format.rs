@@ -1,6 +1,6 @@
 //! Definitions for both reading and writing the state file.
 
-use std::{io, time::Duration};
+use std::io;
 
 pub(super) const MAGIC: &[u8; 8] = b"TIDEGATE";
 pub(super) const VERSION: u32 = 1;
@@ -46,12 +46,6 @@ pub enum StateError {
     /// Its bytes have changed since they were written.
     #[error("the checksum does not match: the file was modified or damaged")]
     Checksum,
-    /// It was written after the current time.
-    #[error("the file was written {} s in the future; check this machine's clock", by.as_secs())]
-    Future {
-        /// How much later.
-        by: Duration,
-    },
     /// The checksum is right, but the contents are invalid.
     #[error("the file's contents are invalid: {0}")]
     Contents(&'static str),

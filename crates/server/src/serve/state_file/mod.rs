@@ -33,22 +33,23 @@ pub use place::StatePathError;
 pub(crate) use read::{Headers, restore};
 pub(crate) use write::write;
 
-/// How far ahead of the clock a file may have been written, because clocks are sometimes set back a little.
+/// The server waits for times up to this far ahead: clocks are sometimes set back a little.
 const AHEAD: Nanos = Nanos::from_secs(300);
+
+/// How far ahead of the clock a file was written if its times cannot be right; otherwise zero. Then one of the two clocks was
+/// wrong, and the server takes all units in the file as used now.
+pub(crate) fn too_far_ahead(written_at: Nanos, now: Nanos) -> Nanos {
+    let ahead = written_at.saturating_since(now);
+    if ahead > AHEAD { ahead } else { Nanos::ZERO }
+}
 
 /// Reads and checks a state file without restoring anything; `None` if it does not exist.
 ///
 /// # Errors
-/// When it cannot be read, is damaged, or was written more than five minutes after `now`.
-pub(crate) fn check(path: &Path, now: Nanos) -> Result<Option<Headers>, StateError> {
+/// When it cannot be read or is damaged.
+pub(crate) fn check(path: &Path) -> Result<Option<Headers>, StateError> {
     match File::open(path) {
-        Ok(file) => {
-            let found = read::headers(file)?;
-            if found.written_at > now.saturating_add(AHEAD) {
-                return Err(StateError::Future { by: found.written_at.saturating_since(now).into() });
-            }
-            Ok(Some(found))
-        }
+        Ok(file) => read::headers(file).map(Some),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(StateError::Io(e)),
     }
@@ -70,7 +71,7 @@ pub fn check_and_restore(
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+    use std::{fs, path::PathBuf, sync::Arc};
 
     use futures_util::FutureExt;
     use tidegate_core::{Decision, ManualClock};
@@ -117,19 +118,19 @@ mod tests {
     fn a_file_in_which_any_byte_has_changed_or_is_missing_is_refused() {
         let (path, _) = file("bytes");
         let good = fs::read(&path).unwrap();
-        assert!(check(&path, NOW).unwrap().is_some());
+        assert!(check(&path).unwrap().is_some());
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             fs::write(&path, &bad).unwrap();
-            assert!(check(&path, NOW).is_err(), "byte {at}");
+            assert!(check(&path).is_err(), "byte {at}");
             fs::write(&path, &good[..at]).unwrap();
-            assert!(check(&path, NOW).is_err(), "cut at {at}");
+            assert!(check(&path).is_err(), "cut at {at}");
         }
         fs::write(&path, [&good[..], b"x"].concat()).unwrap();
-        assert!(matches!(check(&path, NOW), Err(StateError::Length)));
+        assert!(matches!(check(&path), Err(StateError::Length)));
         fs::remove_file(&path).unwrap();
-        assert!(check(&path, NOW).unwrap().is_none());
+        assert!(check(&path).unwrap().is_none());
     }
 
     #[test]
@@ -163,13 +164,28 @@ mod tests {
     }
 
     #[test]
-    fn a_file_from_the_future_is_refused() {
-        let (path, _) = file("future");
-        assert!(check(&path, NOW).is_ok());
+    fn units_in_a_file_from_the_future_count_from_now_on() {
+        let (path, before) = file("future");
+        let found = check(&path).unwrap().unwrap();
         let minutes = |minutes: u64| Nanos::from_secs(NOW.get() / 1_000_000_000 - 60 * minutes);
-        assert!(check(&path, minutes(5)).is_ok(), "a clock that was set back by a little");
-        let error = check(&path, minutes(6)).err().unwrap();
-        assert!(matches!(error, StateError::Future { by } if by == Duration::from_mins(6)), "{error}");
+        assert_eq!(too_far_ahead(NOW, minutes(5)), Nanos::ZERO, "a clock that was set back by a little");
+        let now = minutes(10);
+        let text =
+            "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4, overrides: {own: 9/1h}}]";
+        let limits = Limits::new(rules::parse(text).unwrap(), 4, |name| found.hash_keys(name), now).unwrap();
+        let throttle = Throttle::new(4, found.hash_keys(crate::decide::throttle::THROTTLE)).unwrap();
+        let after = Service::new(limits, throttle, Arc::new(ManualClock::new(now)));
+        assert_eq!(restore(&path, &after, now).unwrap().dropped, 0);
+        for key in ["k0", "k1", "k2", "k3", "k4", "k5", "x"] {
+            let ask = Ask { limit: b"a", key: Some(key.as_bytes()), cost: 1 };
+            let at = |service: &Service, now| {
+                service.decide(ask, Act::Peek, now).now_or_never().unwrap().unwrap().decision
+            };
+            assert!(at(&before, NOW).is_denied() && at(&after, now).is_denied(), "{key}");
+            // Records end a little later than states.
+            let later = now.saturating_add(Nanos::from_secs(70));
+            assert_eq!(at(&after, later).is_denied(), key == "x", "{key}");
+        }
     }
 
     #[test]
@@ -178,7 +194,7 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         bytes[8] = 2;
         fs::write(&path, &bytes).unwrap();
-        let error = check(&path, NOW).err().unwrap();
+        let error = check(&path).err().unwrap();
         assert!(matches!(error, StateError::Version(2)) && error.to_string().contains("newer"), "{error}");
     }
 
@@ -186,7 +202,7 @@ mod tests {
     fn the_records_of_evicted_keys_are_kept_too() {
         // Seven keys use a table of four: some are evicted, and the file has what they owe.
         let (path, before) = file("debts");
-        let found = check(&path, NOW).unwrap().unwrap();
+        let found = check(&path).unwrap().unwrap();
         let text =
             "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4, overrides: {own: 9/1h}}]";
         let limits = Limits::new(rules::parse(text).unwrap(), 4, |name| found.hash_keys(name), NOW).unwrap();

@@ -7,12 +7,13 @@ use std::{
     path::Path,
 };
 
-use tidegate_core::{Nanos, Policy};
+use tidegate_core::{Algorithm as _, Nanos, Policy};
 use tidegate_limiter::{Debt, Entry, HashKeys, KeyedLimiter, RecordSpot};
 
 use super::{
     StateError,
     format::{BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OVERRIDE, OWN, RECORD, SHARED_DEBT, VERSION},
+    too_far_ahead,
 };
 use crate::{
     decide::{service::Service, throttle::THROTTLE},
@@ -81,13 +82,15 @@ pub(crate) fn restore(path: &Path, service: &Service, now: Nanos) -> Result<Rest
 
 pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Result<Restored, StateError> {
     let mut input = Input::new(file);
-    let (_, count) = beginning(&mut input)?;
+    let (written_at, count) = beginning(&mut input)?;
+    let ahead = too_far_ahead(written_at, now);
     let mut restored = Restored::default();
     let limits = service.limits();
     for _ in 0..count {
         let (name, header) = header(&mut input)?;
         if let Some(rest) = name.strip_prefix(OVERRIDE) {
-            restored.dropped += u64::from(!restore_override(service, rest, Nanos::new(header.max_keys), now));
+            restored.dropped +=
+                u64::from(!restore_override(service, rest, sooner(header.max_keys, ahead), now));
             each_entry(&mut input, header.words, |_| ())?;
             continue;
         }
@@ -98,7 +101,7 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
             limit.filter(|limit| limit.spec().global == header.global).map(|limit| limit.limiter())
         };
         each_entry(&mut input, header.words, |entry| {
-            let done = limiter.is_some_and(|limiter| give_back(limiter, &header, &entry, now));
+            let done = limiter.is_some_and(|limiter| give_back(limiter, &header, entry, ahead, now));
             restored.states += u64::from(done);
             restored.dropped += u64::from(!done);
         })?;
@@ -116,16 +119,38 @@ fn restore_override(service: &Service, text: &str, until: Nanos, now: Nanos) -> 
     until <= now || service.override_until(limit.as_bytes(), Some(key.as_bytes()), quota, until).is_ok()
 }
 
-fn give_back(limiter: &KeyedLimiter<()>, header: &Header, entry: &Entry, now: Nanos) -> bool {
+fn sooner(time: u64, by: Nanos) -> Nanos {
+    Nanos::new(time).saturating_since(by)
+}
+
+fn give_back(
+    limiter: &KeyedLimiter<()>,
+    header: &Header,
+    mut entry: Entry,
+    ahead: Nanos,
+    now: Nanos,
+) -> bool {
     let general = header.policy.unwrap_or_else(|| limiter.policy());
-    let from = match entry {
+    let from = match &entry {
         Entry::Own { tag, .. } => match header.own.get(tag) {
             Some(own) => own,
             None => return false,
         },
         _ => &general,
     };
-    limiter.restore_at(from, entry, now)
+    if ahead > Nanos::ZERO {
+        match &mut entry {
+            Entry::Key { state, .. } | Entry::Own { state, .. } => {
+                let used = from.used(state, now.saturating_add(ahead));
+                state.fill(0);
+                from.charge(state, now, used);
+            }
+            Entry::Record { debt, .. } => *debt = debt.sooner(ahead),
+            Entry::Blocked { until, .. } if *until < Nanos::MAX.get() => *until = sooner(*until, ahead).get(),
+            _ => {}
+        }
+    }
+    limiter.restore_at(from, &entry, now)
 }
 
 fn beginning(input: &mut Input<impl Read>) -> Result<(Nanos, u32), StateError> {
