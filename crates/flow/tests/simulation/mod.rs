@@ -26,6 +26,8 @@ pub enum Service {
     Even,
     /// As `Even`, but one call in a hundred takes ten times as long.
     OneInAHundred,
+    /// Pareto with the exponent 1.5, cut off at 1,000 times the shortest call: its variance is practically infinite.
+    Pareto,
 }
 
 impl Service {
@@ -39,7 +41,12 @@ impl Service {
     }
 
     fn mean(self) -> f64 {
-        if self == Self::OneInAHundred { 1.09 } else { 1.0 }
+        match self {
+            Self::OneInAHundred => 1.09,
+            // The mean of the draws below, which are cut off at the top.
+            Self::Pareto => PARETO_SHORTEST * (3.0 - 2.0 / PARETO_LONGEST.sqrt()),
+            Self::Exponential | Self::LogNormal | Self::Even => 1.0,
+        }
     }
 
     fn draw(self, chance: &mut Chance) -> f64 {
@@ -53,9 +60,14 @@ impl Service {
             Self::Even => 0.8 + 0.4 * chance.unit(),
             Self::OneInAHundred if chance.unit() < 0.01 => 10.0 * Self::Even.draw(chance),
             Self::OneInAHundred => Self::Even.draw(chance),
+            Self::Pareto => PARETO_SHORTEST * chance.unit().powf(-2.0 / 3.0).min(PARETO_LONGEST),
         }
     }
 }
+
+/// The shortest call of [`Service::Pareto`], and the longest as a multiple of it.
+const PARETO_SHORTEST: f64 = 1.0 / 3.0;
+const PARETO_LONGEST: f64 = 1_000.0;
 
 /// A service and its load.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +81,11 @@ pub struct Scenario {
     pub seconds: u32,
     /// The seed of the random generator. Different seeds give different runs of the same scenario.
     pub seed: u64,
-    /// From this second up to that one all calls take three times as long.
+    /// From this second up to that one all calls take `slower` times as long.
     pub slow: Option<(u32, u32)>,
+    pub slower: f64,
+    /// From this second up to that one half of the calls fail. They take as long as the others.
+    pub failing: Option<(u32, u32)>,
     /// No call comes from this second up to that one.
     pub idle: Option<(u32, u32)>,
 }
@@ -78,7 +93,18 @@ pub struct Scenario {
 impl Scenario {
     pub fn new(workers: u32, service: Service, load: f64) -> Self {
         let mean = if workers >= 100 { 0.05 } else { 0.01 };
-        Self { workers, mean, service, load, seconds: 120, seed: 0, slow: None, idle: None }
+        Self {
+            workers,
+            mean,
+            service,
+            load,
+            seconds: 120,
+            seed: 0,
+            slow: None,
+            slower: 3.0,
+            failing: None,
+            idle: None,
+        }
     }
 
     /// Returns the capacity of the workers in calls a second.
@@ -92,6 +118,8 @@ impl Scenario {
 pub enum Bound {
     Fixed(u32),
     Adaptive(Algorithm),
+    /// An adaptive limit that ignores failed calls.
+    IgnoringErrors(Algorithm),
 }
 
 pub fn algorithms() -> [(&'static str, Algorithm); 3] {
@@ -195,6 +223,10 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
         Bound::Adaptive(algorithm) => {
             Rules { adaptive: vec![AdaptiveRule::new("r", algorithm.clone())], ..Rules::default() }
         }
+        Bound::IgnoringErrors(algorithm) => {
+            let rule = AdaptiveRule::new("r", algorithm.clone()).ignore_errors();
+            Rules { adaptive: vec![rule], ..Rules::default() }
+        }
     };
     gate.load(rules).expect("valid rules");
     let r = gate.resource("r");
@@ -222,7 +254,10 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
         if next_end <= arrival as u64 {
             let Some(Reverse(call)) = served.pop() else { continue };
             run.calls.push((now, now - call.came));
-            drop(call.guard);
+            let mut guard = call.guard;
+            if within(now, scenario.failing) && chance.unit() < 0.5 {
+                guard.mark_failed();
+            }
         } else {
             arrival += -chance.unit().ln() * gap;
             if within(arrival as u64, scenario.idle) {
@@ -235,7 +270,7 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
         while served.len() < scenario.workers as usize
             && let Some((came, guard)) = line.pop_front()
         {
-            let slower = if within(now, scenario.slow) { 3.0 } else { 1.0 };
+            let slower = if within(now, scenario.slow) { scenario.slower } else { 1.0 };
             let takes = scenario.service.draw(&mut chance) * scenario.mean * slower;
             let ends = now + (takes * SECOND as f64) as u64;
             number += 1;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{
     CallWindow, ConcurrencyLimit, Pace,
     baseline::{Baseline, Seen, kept},
+    failures::Failures,
 };
 
 /// Raises the limit by one after each good window, and lowers it by a tenth after each window in which calls failed or
@@ -39,11 +40,12 @@ impl Aimd {
 pub(super) struct Learning {
     settings: Aimd,
     baseline: Baseline,
+    failures: Failures,
 }
 
 impl Learning {
     pub(super) fn new(settings: &Aimd) -> Self {
-        Self { settings: settings.clone(), baseline: Baseline::new() }
+        Self { settings: settings.clone(), baseline: Baseline::new(), failures: Failures::default() }
     }
 }
 
@@ -54,8 +56,8 @@ impl ConcurrencyLimit for Learning {
 
     fn next(&mut self, limit: f64, window: &CallWindow) -> f64 {
         let less = limit * self.settings.backoff;
-        if window.fails() {
-            return less;
+        if let Some(next) = self.failures.learn(limit, window, self.settings.backoff) {
+            return next;
         }
         if let Some(slow) = self.settings.slow {
             // The limit was not used up, so nothing is known about a higher one.

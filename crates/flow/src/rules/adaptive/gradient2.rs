@@ -4,6 +4,7 @@ use super::super::InvalidRule;
 use super::{
     CallWindow, ConcurrencyLimit, Pace,
     baseline::{Baseline, Seen, kept},
+    failures::Failures,
 };
 
 /// Lowers the limit when response times exceed those without a queue by more than a tolerance. Otherwise it leaves room
@@ -53,11 +54,12 @@ impl Gradient2 {
 pub(super) struct Learning {
     settings: Gradient2,
     baseline: Baseline,
+    failures: Failures,
 }
 
 impl Learning {
     pub(super) fn new(settings: &Gradient2) -> Self {
-        Self { settings: settings.clone(), baseline: Baseline::new() }
+        Self { settings: settings.clone(), baseline: Baseline::new(), failures: Failures::default() }
     }
 }
 
@@ -67,8 +69,8 @@ impl ConcurrencyLimit for Learning {
     }
 
     fn next(&mut self, limit: f64, window: &CallWindow) -> f64 {
-        if window.fails() {
-            return limit * 0.9;
+        if let Some(next) = self.failures.learn(limit, window, 0.9) {
+            return next;
         }
         match self.baseline.learn(limit, window) {
             Seen::Take(limit) => limit,

@@ -3,6 +3,7 @@
 use super::{
     CallWindow, ConcurrencyLimit, Pace,
     baseline::{Baseline, Seen, kept},
+    failures::Failures,
 };
 
 /// Keeps a small queue that is just long enough to keep the service busy.
@@ -34,11 +35,12 @@ impl Vegas {
 pub(super) struct Learning {
     initial: u32,
     baseline: Baseline,
+    failures: Failures,
 }
 
 impl Learning {
     pub(super) fn new(vegas: &Vegas) -> Self {
-        Self { initial: vegas.initial, baseline: Baseline::new() }
+        Self { initial: vegas.initial, baseline: Baseline::new(), failures: Failures::default() }
     }
 }
 
@@ -48,8 +50,8 @@ impl ConcurrencyLimit for Learning {
     }
 
     fn next(&mut self, limit: f64, window: &CallWindow) -> f64 {
-        if window.fails() {
-            return limit * 0.9;
+        if let Some(next) = self.failures.learn(limit, window, 0.9) {
+            return next;
         }
         match self.baseline.learn(limit, window) {
             Seen::Take(limit) => limit,

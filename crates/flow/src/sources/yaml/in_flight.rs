@@ -42,6 +42,7 @@ pub(super) struct Adaptive {
     min: Option<u32>,
     max: Option<u32>,
     slower_than: Option<Duration>,
+    ignore_errors: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -55,7 +56,7 @@ impl Written for Adaptive {
     const SECTION: &'static str = "adaptive";
     const NAME: &'static str = "adaptive rule";
     const FIELDS: &'static [&'static str] =
-        &["id", "resource", "pattern", "algorithm", "initial", "min", "max", "slower_than"];
+        &["id", "resource", "pattern", "algorithm", "initial", "min", "max", "slower_than", "ignore_errors"];
     type Rule = AdaptiveRule;
 
     fn read(item: &mut Item<'_, '_>) -> Self {
@@ -68,6 +69,7 @@ impl Written for Adaptive {
             min: item.number("min"),
             max: item.number("max"),
             slower_than: item.span("slower_than"),
+            ignore_errors: item.flag("ignore_errors"),
         }
     }
 
@@ -82,7 +84,7 @@ impl Written for Adaptive {
         };
         let rule = AdaptiveRule::new(self.about.target()?, algorithm);
         let (min, max) = (self.min.unwrap_or(rule.min), self.max.unwrap_or(rule.max));
-        Ok(AdaptiveRule { id: self.id, ..rule.bounds(min, max) })
+        Ok(AdaptiveRule { id: self.id, ignore_errors: self.ignore_errors, ..rule.bounds(min, max) })
     }
 
     fn validate(rule: &AdaptiveRule) -> Result<(), InvalidRule> {
