@@ -150,7 +150,7 @@ fn hold_to_the_law(of: impl Fn(u32) -> Policy, limits: &[u32], window: impl Fn(u
             let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
             let mut is_allowed = false;
             plan.decisions(value.as_deref(), now, &[cost], |_, decision, _| {
-                is_allowed = decision.is_allowed()
+                is_allowed = decision.is_allowed();
             })
             .expect("the value is a state");
             if !is_allowed {
