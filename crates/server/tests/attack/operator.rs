@@ -102,14 +102,14 @@ fn a_state_that_could_not_be_written_at_the_end_is_reported() {
 }
 
 #[test]
-fn a_state_from_the_future_is_renamed() {
+fn units_in_a_state_from_the_future_count_from_now_on() {
     let directory = scratch("attack-future");
     let server = Running::start_at(options(&directory), START.saturating_add(Nanos::from_secs(3_600)));
     assert!(server.resp("ACQUIRE per-user alice").starts_with("[0 3 2"));
     assert_eq!(server.stop(), Ended::Complete);
     let server = Running::start_at(options(&directory), START);
-    assert!(server.resp("PEEK per-user alice").starts_with("[0 3 3"));
-    assert!(directory.join("state.damaged-1").exists());
+    assert!(server.resp("PEEK per-user alice").starts_with("[0 3 2"));
+    assert!(!directory.join("state.damaged-1").exists());
     assert_eq!(server.stop(), Ended::Complete);
 }
 
