@@ -322,9 +322,8 @@ proptest! {
             now += gap;
             let (at, cost) = (Nanos::new(now - back), part(limits[1], eighths).saturating_add(more));
             let expected = policy.check(&recorded, at, cost);
-            if cost > 0 {
-                // A denial, too, is remembered as the newest time.
-                policy.record(&mut recorded, at, if expected.is_allowed() { cost } else { 0 });
+            if cost > 0 && expected.is_allowed() {
+                policy.record(&mut recorded, at, cost);
             }
             prop_assert_eq!(policy.decide(&mut decided, at, cost), expected);
             prop_assert_eq!(policy.used(&decided, at), policy.used(&recorded, at));

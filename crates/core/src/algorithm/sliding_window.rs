@@ -383,14 +383,10 @@ impl Algorithm for SlidingWindow {
         if let Some(admitted) = self.take_in_slot(state, now, cost) {
             return admitted;
         }
-        if cost == 0 {
-            return self.check(state, now, 0);
-        }
-        // Turned even for a denial, so that the next request in this slot finds its sum ready.
-        self.turn(state, now);
+        // A denial changes nothing: if the clock goes back, the units that had left by then count again.
         let decision = self.check(state, now, cost);
-        if decision.is_allowed() {
-            self.add(state, cost);
+        if cost > 0 && decision.is_allowed() {
+            self.record(state, now, cost);
         }
         decision
     }
