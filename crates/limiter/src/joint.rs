@@ -18,9 +18,26 @@ use crate::{
 pub(crate) type Few<T> = SmallVec<[T; 4]>;
 
 /// One part of a decision over several limits.
+///
+/// All parts have one type of clock. Limiters with different clocks take part as limiters with any clock:
+///
+/// ```
+/// # use tidegate_limiter as tidegate;
+/// use tidegate::{Clock, CoarseClock, KeyedLimiter, Limiter, Policy, Quota, Request, SystemClock, acquire_all};
+/// # use std::time::Duration;
+///
+/// let in_all = Limiter::with_clock(Policy::token_bucket(Quota::per_second(1_000)), SystemClock::new());
+/// let per_client = KeyedLimiter::builder(Policy::sliding_window(Quota::per_minute(60)))
+///     .clock(CoarseClock::new(Duration::from_millis(1)))
+///     .build()?;
+/// let requests: [Request<'_, dyn Clock>; 2] =
+///     [Request::unkeyed(&in_all, 1), Request::keyed(&per_client, b"alice", 1)];
+/// assert!(acquire_all(&requests)?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Request<'a, C = crate::SystemClock> {
+pub enum Request<'a, C: ?Sized = crate::SystemClock> {
     /// A key of a keyed limiter.
     Keyed {
         /// The limiter.
@@ -41,7 +58,7 @@ pub enum Request<'a, C = crate::SystemClock> {
     },
 }
 
-impl<'a, C> Request<'a, C> {
+impl<'a, C: ?Sized> Request<'a, C> {
     /// A request for `cost` of a key of a limiter.
     #[must_use]
     pub const fn keyed(limiter: &'a KeyedLimiter<C>, key: &'a [u8], cost: u32) -> Self {
@@ -130,14 +147,14 @@ impl AllDecision {
 ///
 /// # Errors
 /// [`Full`] if a limiter is too small to hold all requested keys at the same time.
-pub fn acquire_all_at<C>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllDecision, Full> {
+pub fn acquire_all_at<C: ?Sized>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllDecision, Full> {
     let decisions =
         with_all(requests, now, |states, blocked, wakes| states.decide(blocked, &[], now, wakes))?;
     Ok(AllDecision::new(decisions))
 }
 
 /// One step on the states of all requests, locked together.
-pub(crate) fn with_all<C, R>(
+pub(crate) fn with_all<C: ?Sized, R>(
     requests: &[Request<'_, C>],
     now: Nanos,
     mut step: impl FnMut(&mut States<'_, '_, C>, &[Option<Decision>], &mut Wakes) -> R,
@@ -170,7 +187,7 @@ pub(crate) fn with_all<C, R>(
 ///
 /// # Errors
 /// The same as [`acquire_all_at`].
-pub fn acquire_all<C: Clock>(requests: &[Request<'_, C>]) -> Result<AllDecision, Full> {
+pub fn acquire_all<C: Clock + ?Sized>(requests: &[Request<'_, C>]) -> Result<AllDecision, Full> {
     let now = match requests.first() {
         Some(Request::Keyed { limiter, .. }) => limiter.clock().now(),
         Some(Request::Unkeyed { limiter, .. }) => limiter.clock().now(),
@@ -179,7 +196,7 @@ pub fn acquire_all<C: Clock>(requests: &[Request<'_, C>]) -> Result<AllDecision,
     acquire_all_at(requests, now)
 }
 
-fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
+fn blocked_at<C: ?Sized>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
     match request {
         Request::Keyed { limiter, key, .. } => limiter.blocked_tag(limiter.tag(key), now),
         Request::Unkeyed { limiter, .. } => limiter.blocked_at(now),
@@ -187,7 +204,7 @@ fn blocked_at<C>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
 }
 
 /// One attempt; `None` if a generation was retired.
-fn attempt<C, R>(
+fn attempt<C: ?Sized, R>(
     requests: &[Request<'_, C>],
     generations: &[Option<(Home, Tag)>],
     now: Nanos,
@@ -225,7 +242,7 @@ fn attempt<C, R>(
             table: &generation.table,
             algorithm: generation.policy(),
             tag,
-            rank: (std::ptr::from_ref(limiter) as usize, generation.rank()),
+            rank: (std::ptr::from_ref(limiter).addr(), generation.rank()),
         })
         .collect();
     let joint = Joint::lock(&wanted, now)?;
@@ -241,7 +258,7 @@ fn attempt<C, R>(
 }
 
 /// The states of a joint decision, all locked.
-pub(crate) struct States<'l, 'r, C> {
+pub(crate) struct States<'l, 'r, C: ?Sized> {
     requests: &'r [Request<'r, C>],
     places: Few<Place>,
     homes: Few<(&'r KeyedLimiter<C>, &'r Home, Tag)>,
@@ -250,7 +267,7 @@ pub(crate) struct States<'l, 'r, C> {
     joint: Joint<'l>,
 }
 
-impl<C> States<'_, '_, C> {
+impl<C: ?Sized> States<'_, '_, C> {
     /// A request's state, and the policy of its words; or the time until which its key is refused.
     fn state(&mut self, at: usize) -> Result<(&Policy, &mut [u64]), Nanos> {
         match self.places[at] {
@@ -369,7 +386,7 @@ enum Place {
 }
 
 /// The position of each request among the keyed or the unkeyed ones.
-fn places<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Few<Place> {
+fn places<C: ?Sized>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Few<Place> {
     let mut next_keyed = 0;
     requests
         .iter()
@@ -379,7 +396,7 @@ fn places<C>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Few<Place>
                 Place::Keyed(next_keyed - 1)
             }
             Request::Unkeyed { limiter, .. } => {
-                let at = unkeyed.iter().position(|other| std::ptr::eq(*other, *limiter));
+                let at = unkeyed.iter().position(|other| other.address() == limiter.address());
                 Place::Unkeyed(at.unwrap_or_default())
             }
         })

@@ -26,13 +26,14 @@ use crate::{
 /// let denied = gate.acquire(1);
 /// assert!(denied.retry_after() <= Some(std::time::Duration::from_millis(500)));
 /// ```
-pub struct Limiter<C = SystemClock> {
+pub struct Limiter<C: ?Sized = SystemClock> {
     /// The policy and its state.
     versions: Versions,
-    clock: C,
     line: OneLine,
     /// Denies everything until this time, in nanoseconds; 0 if not blocked.
     blocked: AtomicU64,
+    /// Last, so that a reference to a limiter becomes one to a limiter with any clock.
+    clock: C,
 }
 
 impl Limiter {
@@ -49,11 +50,14 @@ impl<C> Limiter<C> {
     pub fn with_clock(policy: impl Into<Policy>, clock: C) -> Self {
         Self {
             versions: Versions::new(policy.into()),
-            clock,
             line: OneLine::new(),
             blocked: AtomicU64::new(0),
+            clock,
         }
     }
+}
+
+impl<C: ?Sized> Limiter<C> {
 
     /// The limiter's policy.
     #[must_use]
@@ -354,7 +358,7 @@ impl<T: Timer> Limiter<T> {
     }
 }
 
-impl<C> Home for &Limiter<C> {
+impl<C: ?Sized> Home for &Limiter<C> {
     fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
         // Declared first, so that it is dropped last: no task is woken while the state is locked.
         let mut wakes = Wakes::default();
@@ -366,7 +370,7 @@ impl<C> Home for &Limiter<C> {
     }
 }
 
-impl<C> fmt::Debug for Limiter<C> {
+impl<C: ?Sized> fmt::Debug for Limiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter").field("policy", &self.policy()).finish_non_exhaustive()
     }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::table::{BuildError, WhenFull};
 
-impl<C> KeyedLimiter<C> {
+impl<C: ?Sized> KeyedLimiter<C> {
     /// Changes the policy of keys that have none of their own, and keeps the current usage (see [`Policy::transfer`]).
     ///
     /// The call returns at once, however many keys there are. A key's state moves on its next request. The rest moves when
@@ -139,18 +139,18 @@ impl<C> KeyedLimiter<C> {
 /// # Ok(())
 /// # }
 /// ```
-pub struct Change<'a, C> {
+pub struct Change<'a, C: ?Sized> {
     limiter: &'a KeyedLimiter<C>,
 }
 
 /// Moves the states of a [`Change`] a page at a time, and lets other tasks run in between.
 #[must_use = "futures do nothing unless polled"]
-pub struct Sweeping<'a, C>(&'a KeyedLimiter<C>);
+pub struct Sweeping<'a, C: ?Sized>(&'a KeyedLimiter<C>);
 
 /// The number of pages that one poll moves.
 const A_POLL: usize = 16;
 
-impl<C> Change<'_, C> {
+impl<C: ?Sized> Change<'_, C> {
     /// Moves the states of about one page. Returns whether there are more. `now` must be the current time: if the new policy
     /// keeps another kind of state, what a state has in use counts as taken then.
     #[must_use = "it says whether there is more to move"]
@@ -193,13 +193,13 @@ impl<C: Clock> Future for Sweeping<'_, C> {
     }
 }
 
-impl<C> fmt::Debug for Change<'_, C> {
+impl<C: ?Sized> fmt::Debug for Change<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Change").field("to", &self.limiter.policy()).finish_non_exhaustive()
     }
 }
 
-impl<C> fmt::Debug for Sweeping<'_, C> {
+impl<C: ?Sized> fmt::Debug for Sweeping<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sweeping").field("to", &self.0.policy()).finish_non_exhaustive()
     }

@@ -52,7 +52,7 @@ use crate::{
 /// A key is "exhausted" if it would be denied a cost of 1 when it is evicted. If limits come with requests, the table does
 /// not know them, and evicts what ends earliest first. [`Stats`] counts keys that were evicted, returned, refused and
 /// forgotten, the last by the share used.
-pub struct KeyedLimiter<C = SystemClock> {
+pub struct KeyedLimiter<C: ?Sized = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
     pub(super) hash: HashKeys,
@@ -61,6 +61,7 @@ pub struct KeyedLimiter<C = SystemClock> {
     /// The keys that have an exception or waiters.
     pub(super) marks: Marks,
     pub(super) lines: Lines,
+    /// Last, so that a reference to a limiter becomes one to a limiter with any clock.
     clock: C,
 }
 
@@ -99,7 +100,9 @@ impl<C> KeyedLimiter<C> {
             clock,
         })
     }
+}
 
+impl<C: ?Sized> KeyedLimiter<C> {
     /// The policy of keys that have none of their own.
     #[must_use]
     pub fn policy(&self) -> Policy {
@@ -630,12 +633,12 @@ impl<T: Timer> KeyedLimiter<T> {
 }
 
 /// A key with a waiter.
-struct OneKey<'a, C> {
+struct OneKey<'a, C: ?Sized> {
     limiter: &'a KeyedLimiter<C>,
     tag: Tag,
 }
 
-impl<C> crate::wait::Home for OneKey<'_, C> {
+impl<C: ?Sized> crate::wait::Home for OneKey<'_, C> {
     fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
         let Self { limiter, tag } = *self;
         let mut wakes = Wakes::default();
@@ -658,7 +661,7 @@ impl<C> crate::wait::Home for OneKey<'_, C> {
     }
 }
 
-impl<C> fmt::Debug for KeyedLimiter<C> {
+impl<C: ?Sized> fmt::Debug for KeyedLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let generation = self.generations.current();
         f.debug_struct("KeyedLimiter")
