@@ -28,7 +28,7 @@ pub(crate) type Few<T> = SmallVec<[T; 4]>;
 ///
 /// let in_all = Limiter::with_clock(Policy::token_bucket(Quota::per_second(1_000)), SystemClock::new());
 /// let per_client = KeyedLimiter::builder(Policy::sliding_window(Quota::per_minute(60)))
-///     .clock(CoarseClock::new(Duration::from_millis(1)))
+///     .clock(CoarseClock::new(Duration::from_millis(1))?)
 ///     .build()?;
 /// let requests: [Request<'_, dyn Clock>; 2] =
 ///     [Request::unkeyed(&in_all, 1), Request::keyed(&per_client, b"alice", 1)];
