@@ -368,6 +368,14 @@ fn a_refund_does_not_take_the_slot_of_a_waiter() {
 }
 
 #[test]
+fn a_waiting_future_is_at_most_three_cache_lines() {
+    let (_, one) = unkeyed(Policy::token_bucket(Quota::per_second(1)));
+    let (_, keys) = keyed(Policy::token_bucket(Quota::per_second(1)));
+    assert!(size_of_val(&one.wait(1, None)) <= 192);
+    assert!(size_of_val(&keys.wait("a", 1, None)) <= 192);
+}
+
+#[test]
 fn a_hundred_thousand_join_one_line_and_leave_it() {
     let (_, keys) = keyed(Policy::token_bucket(Quota::per_second(1_000)));
     assert_eq!(keys.acquire_up_to("a", 1_000).0, 1_000);
