@@ -1,6 +1,6 @@
 //! The help text of `serve` and `check` about a shared store.
 
-/// What operators must know about a store for shared limits.
+/// The requirements of a store for shared limits.
 pub const STORE: &str = "\
 About the store:
   Lost data      what Redis forgets is admitted once more: writes lost in a crash or a failover,

@@ -187,11 +187,11 @@ pub struct Unblock {
     target: AdminTarget,
 }
 
-/// Give a key a quota of its own while the server runs: tidegate override per-user alice 1000/1m --for 1h
+/// Give a key another quota while the server runs: tidegate override per-user alice 1000/1m --for 1h
 ///
-/// It takes the place of what the rules say about the key, until its time or until --end. What the key has used still counts. It
-/// outlives a reload of the rules, and a restart of a server with --state. With --end this exits with 0 if the key had one, 1 if it
-/// had none.
+/// The override replaces the key's quota in the rules until it expires, or until --end. The key's use still counts. The override
+/// outlives a reload of the rules, and a restart of a server with --state. With --end this exits with 0 if the key had an override,
+/// 1 if it had none.
 #[derive(Debug, clap::Args)]
 pub struct Override {
     /// The limit's name
@@ -340,7 +340,7 @@ impl Target<'_> {
                 return Ok(Ok(read(&mut stream)));
             }
             let mut text = String::new();
-            // What was not read is not shown.
+            // An error while reading only shortens the text of the error message.
             let _ = stream.take(64 * 1024).read_to_string(&mut text);
             let Ok(body) = serde_json::from_str(&text) else { return Ok(Err(no_http())) };
             Ok(Self::accepted(Answer { status: status.unwrap_or(0), body }).and(Err(no_http())))
@@ -348,7 +348,7 @@ impl Target<'_> {
         answered.map_err(|source| ClientError::Unreachable { server: self.server.to_string(), source })?
     }
 
-    /// Sends a request on a connection of its own, and leaves the answer to `read`.
+    /// Sends a request on a new connection, and leaves the answer to `read`.
     fn with_stream<T>(
         &self,
         head: &str,

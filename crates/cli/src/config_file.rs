@@ -1,5 +1,5 @@
-//! `tidegate serve --config FILE`: the options of `serve` from a YAML file. What the command line or the environment says goes
-//! before it.
+//! `tidegate serve --config FILE`: the options of `serve` from a YAML file. The command line and environment variables take
+//! precedence.
 
 use std::{ffi::OsString, fmt::Write as _, path::Path};
 
@@ -11,7 +11,7 @@ use crate::Cli;
 /// The largest file that is read.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What cannot stand in the file.
+/// Options that the file cannot set.
 const NOT_IN_FILE: [&str; 3] = ["config", "help", "version"];
 
 /// An option and its values, as the file says it. All of it lives as long as the program.
@@ -123,7 +123,7 @@ fn refused(serve: &clap::Command, name: &str, value: &str, is_flag: bool) -> Opt
     }
     let alone = serve.clone().no_binary_name(true);
     let error = alone.try_get_matches_from([format!("--{name}={value}")]).err()?;
-    // What it lacks beside it may come from elsewhere.
+    // Other options that this one needs may be given elsewhere.
     let about = error.get(ContextKind::InvalidArg)?.to_string();
     if !about.starts_with(&format!("--{name} ")) || error.get(ContextKind::InvalidValue).is_none() {
         return None;

@@ -16,7 +16,7 @@ use crate::{
 /// Write what a server has traced to a file, for `tidegate simulate`
 ///
 /// A server that runs with --trace-keys keeps every request of a share of its keys. The file has a line of JSON for each of them:
-/// time, limit, hash of the key, cost and verdict, and the names of heavy keys. The oldest that the server still has comes first.
+/// time, limit, hash of the key, cost and verdict, and the names of heavy keys. The oldest request that the server still has is first.
 ///
 ///   tidegate record http://127.0.0.1:8082 -o trace.jsonl
 ///   tidegate simulate trace.jsonl --rules candidate.yaml
@@ -25,18 +25,18 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// The server's control plane: host:port, http://host:port or https://host:port, as its --admin has it
+    /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
     #[arg(value_name = "URL", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
     server: Address,
     #[command(flatten)]
     how: How,
-    /// The file, which is replaced when all is there; `-` is standard output
+    /// The file, which is replaced when the whole trace has arrived; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Only this limit
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
-    /// Only the last so many seconds
+    /// Only the last seconds of the trace
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
     /// Leave the names of heavy keys out, so that the file has hashes only
@@ -52,14 +52,14 @@ pub fn run(args: &Args) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            // Where standard error is gone, the exit code still says it.
+            // If standard error is closed, the exit code still shows the failure.
             let _ = writeln!(io::stderr(), "error: {why}");
             ExitCode::from(3)
         }
     }
 }
 
-/// Writes beside the file, and puts it in its place when the last line is there.
+/// Writes to another file in the same directory, which takes the file's name when the last line has arrived.
 fn to_file(args: &Args, path: &Path) -> Result<(), String> {
     let refused = |error: io::Error| format!("cannot write {}: {error}", path.display());
     let mut part = path.as_os_str().to_owned();
@@ -69,7 +69,7 @@ fn to_file(args: &Args, path: &Path) -> Result<(), String> {
     let written = read(args, &mut file).and_then(|()| file.flush().map_err(refused));
     let placed = written.and_then(|()| fs::rename(&part, path).map_err(refused));
     if placed.is_err() {
-        // What there is of it is of no use.
+        // A part of a trace is useless.
         let _ = fs::remove_file(&part);
     }
     placed

@@ -11,14 +11,14 @@ use tidegate_server::access::{new_token, parse};
 /// Generate a token for a client of serve --access
 ///
 /// Prints a token of 256 random bits, and the entry for the access file, which contains only the token's SHA-256. To replace a
-/// token while clients use it, add the new digest beside the old one, give the clients the new token, then remove the old
-/// digest. To use your own token, which must be impossible to guess, compute its digest with: printf %s "$TOKEN" | sha256sum
+/// token while clients use it, add the new digest to the entry, give the clients the new token, then remove the old digest. To use
+/// your own token, which must be impossible to guess, compute its digest with: printf %s "$TOKEN" | sha256sum
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The client's name
     #[arg(default_value = "client")]
     name: String,
-    /// What the client may do: decide, observe, operate or report (separate several with commas)
+    /// The client's roles: decide, observe, operate or report (separate several with commas)
     #[arg(long, value_name = "ROLE", value_delimiter = ',', default_value = "decide")]
     roles: Vec<String>,
 }

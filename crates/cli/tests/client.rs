@@ -48,7 +48,7 @@ fn a_shell_script_is_limited_by_exit_codes() {
     assert_eq!(operate(&["override", "cron", "vip", "--end"]).0, Some(0));
     assert_eq!(operate(&["override", "cron", "vip", "--end"]).0, Some(1), "it has ended");
     let (code, _, error) = operate(&["override", "cron", "vip", "9"]);
-    assert!(code == Some(3) && error.contains("`9` is no quota for limit `cron`"), "{error}");
+    assert!(code == Some(3) && error.contains("`9` is not a quota for limit `cron`"), "{error}");
     assert_eq!(operate(&["override", "cron", "vip"]).0, Some(2), "a quota, or --end");
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(1));
     assert_eq!(operate(&["reset", "cron", "nightly"]).0, Some(0));

@@ -37,7 +37,7 @@ impl Complaints {
         self.problems
     }
 
-    /// Returns whether there are no problems.
+    /// Returns whether no problem was found.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.problems.is_empty()

@@ -1,4 +1,4 @@
-//! Reads a file that somebody may replace with something else, and detects when it changes.
+//! Reads a file that another process may replace, and detects when it changes.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,4 @@
-//! What a decision on a hot key costs from an allotment: `cargo run --release -p tidegate-core --example leased_hot_key`.
+//! Measures a decision on a hot key from an allotment: `cargo run --release -p tidegate-core --example leased_hot_key`.
 //!
 //! One lease, one thread and then two, an authority in the same process half a millisecond away is not modelled: it
 //! answers at once. Each decision reads the time, as a caller would.

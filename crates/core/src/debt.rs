@@ -88,11 +88,11 @@ impl Share {
 pub enum Lasts {
     /// The state has recovered completely at this time.
     Until(Nanos),
-    /// Time does not end the debt: this many permits are in use until their holders return them.
+    /// Time does not end the debt: this number of permits is in use until their holders return them.
     UntilReturned(u32),
 }
 
-/// A state's debt. The order tells which debt is the cheaper one to forget: the smaller share, then the earlier end.
+/// A state's debt. The smaller share, then the earlier end, is the cheaper one to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Debt {
     /// How much of the limit is in use.

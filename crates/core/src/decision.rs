@@ -14,9 +14,9 @@ pub enum Outcome {
     Delay(Duration),
     /// Do not go ahead; nothing has been taken.
     Deny {
-        /// The same request is admitted after exactly this time if there is no other traffic, and denied one nanosecond
-        /// earlier. `None` if no such time exists: the cost can never fit, or (for permits without a maximum hold time)
-        /// only the release of a permit makes room.
+        /// Without other traffic, the same request is admitted after exactly this time, and denied one nanosecond earlier. `None`
+        /// if no such time exists: the cost can never fit, or (for permits without a maximum hold time) only the release of a
+        /// permit makes room.
         retry_after: Option<Duration>,
     },
 }
@@ -177,7 +177,7 @@ impl Decision {
         self.limit as u64
     }
 
-    /// The highest cost that would be admitted right after this decision if there is no other traffic.
+    /// The highest cost that would be admitted right after this decision, without other traffic.
     #[must_use]
     #[inline]
     pub const fn remaining(&self) -> u64 {
@@ -187,7 +187,7 @@ impl Decision {
         }
     }
 
-    /// How long until the limit is unused again, with no further traffic. `u64::MAX` nanoseconds if there is no such time.
+    /// How long until the limit is unused again, with no further traffic. `u64::MAX` nanoseconds if it never is.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_nanos(self.reset_after)

@@ -1,4 +1,4 @@
-//! Time as an argument: integer nanoseconds on the clock of whoever owns the state.
+//! Time as an argument: integer nanoseconds on the clock of the state's owner.
 
 use core::{fmt, time::Duration};
 

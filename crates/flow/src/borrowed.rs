@@ -151,8 +151,8 @@ impl Slots {
         self.0.values().sum()
     }
 
-    /// Whether `n` more units that pass in slot `at` stay within `limit` in every view that contains that slot. `None`
-    /// if the window has moved to a newer slot meanwhile.
+    /// Whether `n` more units that pass in slot `at` stay within `limit` in every view that contains that slot. `None` if another
+    /// thread has moved the window to a newer slot.
     fn fits(&self, usage: &Usage<'_>, view: View, limit: u64, n: u64, at: u64) -> Option<bool> {
         let span = u64::from(view.slots());
         let later = self.0.range(at + 1..at.saturating_add(span)).map(|(&slot, _)| slot);
@@ -179,7 +179,7 @@ impl<'a> Usage<'a> {
         Self { may_borrow: true, ..self }
     }
 
-    /// Whether the call may borrow from later slots if there is no room now.
+    /// Whether the call may borrow from later slots if the current one is full.
     #[inline]
     pub(crate) const fn may_borrow(&self) -> bool {
         self.may_borrow
@@ -284,8 +284,8 @@ mod loom_tests {
     #[test]
     fn a_reservation_and_an_admission_never_pass_the_threshold_together() {
         model(|| {
-            // One unit is in the second slot. One more may pass there, or in the third slot, where the first unit still
-            // counts.
+            // One unit is in the second slot. One more may pass there, or in the third slot, because the first unit still counts
+            // then.
             let node = Node::new(1);
             let now = Nanos::new(LENGTH);
             let other = {

@@ -29,7 +29,7 @@ impl Bounds {
         Self { passed: self.passed.min(other.passed), in_flight: self.in_flight.min(other.in_flight) }
     }
 
-    /// Whether a call of `n` units is small beside the bounds. An entry of zero units is not a call.
+    /// Whether a call of `n` units is small compared with the bounds. An entry of zero units is not a call.
     #[inline]
     pub(crate) const fn are_far(self, n: u32) -> bool {
         n > 0 && n as u64 <= self.passed / FAR && n as u64 <= self.in_flight / FAR

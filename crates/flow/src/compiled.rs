@@ -32,7 +32,7 @@ pub(crate) struct Compiled {
     pub(crate) far: Option<Far>,
 }
 
-/// What an entry has to keep to.
+/// The bounds that an entry has to keep to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Far {
     pub(crate) own: Bounds,

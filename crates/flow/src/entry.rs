@@ -52,9 +52,9 @@ impl<'a> Entry<'a> {
         entry
     }
 
-    /// Requests this many units, all or none. Statistics count units, and a response time counts once per unit. An
-    /// entry of 0 units is a query: the gate checks the rules but counts and consumes nothing. A breaker that would
-    /// admit a probe neither changes its state nor uses up a probe permit.
+    /// Requests `units`, all or none. Statistics count units, and a response time counts once per unit. An entry of 0 units is a
+    /// query: the gate checks the rules but counts and consumes nothing. A breaker that would admit a probe neither changes its
+    /// state nor uses up a probe permit.
     #[inline]
     pub const fn count(mut self, units: u32) -> Self {
         self.units = units;

@@ -158,8 +158,8 @@ impl Gate {
         &self.shared().inbound
     }
 
-    /// Returns the resources that have statistics of their own, sorted by name. The shared overflow resource comes
-    /// last, if it is in use.
+    /// Returns the resources that have separate statistics, sorted by name. The shared overflow resource comes last, if it is in
+    /// use.
     #[must_use]
     pub fn resources(&self) -> Vec<Resource> {
         self.table.states().into_iter().map(Resource::new).collect()
@@ -234,7 +234,7 @@ impl GateBuilder {
         Ok(Self { layout, ..self })
     }
 
-    /// Limits how many resources have statistics of their own, about 4 KiB each. Default: 100,000.
+    /// Limits how many resources have separate statistics, about 4 KiB each. Default: 100,000.
     ///
     /// Beyond that limit, a resource that a loaded rule names still gets its own statistics, even through handles
     /// created before the rule was loaded. All others share the statistics of one resource named

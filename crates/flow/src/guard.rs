@@ -61,7 +61,7 @@ macro_rules! guard {
                 self.pass.fail(error);
             }
 
-            /// Marks the call as failed, whatever the error.
+            /// Marks the call as failed with any error.
             pub fn mark_failed(&mut self) {
                 self.pass.outcome = Outcome::Failed;
             }

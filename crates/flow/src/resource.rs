@@ -29,7 +29,7 @@ pub struct Resource {
     alias: Option<Arc<Alias>>,
 }
 
-/// A resource that has no state of its own until it gets a place in the table.
+/// A resource that shares a state until it gets a place in the table.
 struct Alias {
     name: Arc<str>,
     /// The table, which may have a place for it by now.
@@ -44,7 +44,7 @@ impl Resource {
         Self { state, alias: None }
     }
 
-    /// Creates a resource with this name that has no place of its own under the rules of `version`.
+    /// Creates a resource with this name that has no place under the rules of `version`.
     pub(crate) fn overflow(state: Arc<State>, table: Arc<Table>, name: &str, version: u64) -> Self {
         let alias =
             Alias { name: name.into(), table, version: AtomicU64::new(version), own: OnceLock::new() };

@@ -1,5 +1,5 @@
-//! What a gate tells others when it refuses and when a breaker changes: `tracing` events (feature `events`) and counters of the
-//! `metrics` facade (feature `metrics`). Without the features these functions are empty.
+//! A gate's refusals and its breakers' changes, as `tracing` events (feature `events`) and counters of the `metrics` facade
+//! (feature `metrics`). Without the features these functions are empty.
 
 #[cfg(any(feature = "events", feature = "metrics"))]
 use crate::BreakerState;

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{shared::Shared, state::State};
 
-/// The name of the resource that collects the statistics of all resources without a place of their own.
+/// The name of the resource that collects the statistics of all resources without a place in the table.
 pub const OVERFLOW: &str = "*overflow*";
 
 /// The fan-out of the tree at its root, and at each state below. Both are powers of two. With a fan-out of four, a
@@ -112,7 +112,7 @@ impl Table {
         Err(place)
     }
 
-    /// Returns the shared state of all resources without a place of their own.
+    /// Returns the shared state of all resources without a place in the table.
     fn overflow(&self) -> Arc<State> {
         // Relaxed: the count is only reported.
         self.overflowed.fetch_add(1, Ordering::Relaxed);

@@ -32,7 +32,7 @@ const BUCKET: usize = 8;
 /// States by value.
 pub(crate) struct ValueTable<S> {
     shards: Box<[Mutex<Shard<S>>]>,
-    /// Keyed randomly, so that nobody can choose values that collide.
+    /// Keyed randomly, so that clients cannot choose values that collide.
     hasher: RandomState,
     forgotten: AtomicU64,
 }
@@ -63,7 +63,7 @@ struct Record<S> {
     stake: Stake,
 }
 
-/// What a full table does when a new value arrives.
+/// The treatment of a new value in a full table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     /// It forgets the value that has used least.
@@ -80,7 +80,7 @@ enum Place {
     Record,
 }
 
-/// What a value would gain by being forgotten. The value with the least is evicted first.
+/// The share that a value would gain by being forgotten. The value with the least is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stake {
     /// The used part of its share, in thousandths.
@@ -115,8 +115,8 @@ impl<S: Copy + Default> ValueTable<S> {
         }
     }
 
-    /// Keeps at most this many values from now on (and up to a shard's worth more, as at creation). Excess values are
-    /// evicted to their records when another value arrives.
+    /// Keeps at most `most` values from now on (and up to a shard's worth more, as at creation). Excess values are evicted to their
+    /// records when another value arrives.
     pub(crate) fn keep_at_most(&self, most: usize) {
         for shard in &self.shards {
             Self::lock(shard).most = most.div_ceil(self.shards.len());
@@ -138,11 +138,11 @@ impl<S: Copy + Default> ValueTable<S> {
         self.forgotten.load(Ordering::Relaxed)
     }
 
-    /// Runs `change` on the state of `value`. `stake` returns what a value would gain by being forgotten, or `None` if
+    /// Runs `change` on the state of `value`. `stake` returns the share that a value would gain by being forgotten, or `None` if
     /// its share is as good as untouched.
     ///
     /// # Errors
-    /// If there is no place for a new value ([`Full::Deny`]): the time at which the next one may be free.
+    /// If the table has no place for a new value ([`Full::Deny`]): the time at which the next one may be free.
     pub(crate) fn with<T>(
         &self,
         value: &Arg<'_>,

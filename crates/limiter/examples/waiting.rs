@@ -1,4 +1,4 @@
-//! What waiting and changes of policy cost. `cargo run --release -p tidegate-limiter --example waiting`
+//! Measures waiting and changes of policy. `cargo run --release -p tidegate-limiter --example waiting`
 #![allow(clippy::disallowed_methods)] // Figures are of the wall clock.
 
 use std::{

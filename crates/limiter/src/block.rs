@@ -13,7 +13,7 @@ pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<
     }
 }
 
-/// The denial of a new key for which there is no room until a time ([`WhenFull::Deny`](crate::WhenFull::Deny)).
+/// The denial of a new key for which the table has no room until a time ([`WhenFull::Deny`](crate::WhenFull::Deny)).
 pub(crate) fn refused_until(policy: &Policy, until: Nanos, now: Nanos) -> Decision {
     let until = until.max(now.saturating_add(Nanos::new(1)));
     // The time is later than now, so there is a denial.

@@ -32,7 +32,7 @@ pub trait KeyedLimit: Send + Sync {
     /// is first polled. A future that is dropped before it is ready may have taken the cost.
     fn decide(&self, key: &[u8], cost: u32) -> impl Future<Output = Decision> + Send;
 
-    /// The policy of keys that have none of their own.
+    /// The policy of keys without an override.
     fn policy(&self) -> Policy;
 }
 

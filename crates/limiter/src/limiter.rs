@@ -58,7 +58,6 @@ impl<C> Limiter<C> {
 }
 
 impl<C: ?Sized> Limiter<C> {
-
     /// The limiter's policy.
     #[must_use]
     pub fn policy(&self) -> Policy {
@@ -175,7 +174,7 @@ impl<C: ?Sized> Limiter<C> {
         }
     }
 
-    /// Takes `cost` whether it fits or not, for a cost that is known only after the work. What exceeds the limit is debt, which
+    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Units above the limit are debt, which
     /// time repays (see [`Algorithm::charge`]); it also counts against waiters, and during a block. Returns the decision on a cost
     /// of 0 afterwards: a denial if more is in use than the limit.
     pub fn charge_at(&self, cost: u32, now: Nanos) -> Decision {
@@ -215,7 +214,7 @@ impl<C: ?Sized> Limiter<C> {
         was_used
     }
 
-    /// Denies everything until a time. With [`Nanos::MAX`] there is no end.
+    /// Denies everything until a time, or with [`Nanos::MAX`] until [`unblock`](Self::unblock).
     pub fn block(&self, until: Nanos) {
         self.blocked.store(until.get(), Ordering::Relaxed);
     }
@@ -228,8 +227,8 @@ impl<C: ?Sized> Limiter<C> {
         lifted
     }
 
-    /// Changes the policy and keeps the current usage (see [`Policy::transfer`]). The call returns at once; decisions and waits
-    /// continue meanwhile.
+    /// Changes the policy and keeps the current usage (see [`Policy::transfer`]). The call returns at once, and decisions and waits
+    /// continue.
     ///
     /// Each different policy that the limiter ever has keeps about 400 bytes until the limiter is dropped.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) {

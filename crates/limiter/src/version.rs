@@ -29,7 +29,7 @@ pub(crate) struct Versions {
     current: AtomicPtr<Version>,
     /// Locked during a change. Nothing is ever removed.
     all: Mutex<Vec<Arc<Version>>>,
-    /// How often `current` was replaced. A version returns with its policy, so its address does not tell.
+    /// How often `current` was replaced. A version returns with its policy, so its address does not show a change.
     changes: AtomicU64,
 }
 

@@ -37,7 +37,7 @@ impl Proxy {
     /// A proxy in front of the server on this port.
     ///
     /// # Panics
-    /// When there is no free port.
+    /// When the system has no free port.
     #[must_use]
     pub fn before(server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
@@ -68,7 +68,7 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Delays all replies by this much from now on.
+    /// Delays all replies by `by` from now on.
     pub fn delay(&self, by: Duration) {
         self.shared.delay.store(by.as_millis() as u64, Ordering::Relaxed);
     }

@@ -136,7 +136,7 @@ impl Server {
     }
 
     /// Waits until a replica has everything that this server has written so far. `WAIT` does not work here: it covers only the
-    /// writes of its own connection.
+    /// writes of the same connection.
     ///
     /// # Panics
     /// When the replica does not catch up, or one of them does not reply.

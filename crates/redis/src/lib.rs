@@ -9,7 +9,7 @@
 //! let store = Store::open("redis://localhost")?;
 //! let logins = store.limit("logins", Policy::sliding_log("5/10m".parse()?)?).on_error(OnError::Closed).build()?;
 //! if logins.acquire("alice", 1).await.is_denied() {
-//!     // tell alice to come back later
+//!     // ask alice to come back later
 //! }
 //! # Ok(())
 //! # }

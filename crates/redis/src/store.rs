@@ -123,7 +123,7 @@ impl Store {
         self.batcher().monitor.health()
     }
 
-    /// What is wrong with the store, unless it is [up](Health::Up). `None` also before anything is known.
+    /// The store's error, unless it is [up](Health::Up). `None` also before the first heartbeat.
     #[must_use]
     pub fn trouble(&self) -> Option<StoreError> {
         self.batcher().monitor.trouble()

@@ -128,7 +128,7 @@ fn an_invalid_request_is_answered_with_advice() {
     }
     for (command, why) in [
         ("TOP", "ERR wrong number of arguments for 'top' command"),
-        ("TOP per-usr", "ERR there is no limit `per-usr`"),
+        ("TOP per-usr", "ERR no limit is named `per-usr`"),
         ("TOP all", "ERR no heavy keys are kept for limit `all`: it is global"),
         ("TOP per-user many", "ERR count is 'many'; it must be a whole number from 1 to 100000"),
     ] {

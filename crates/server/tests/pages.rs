@@ -120,7 +120,7 @@ fn the_page_of_a_limit_has_its_keys_its_rule_and_the_state_of_a_key() {
     let global = page(&server, "/limit?name=all").body;
     assert!(global.contains("Last 15 minutes") && !global.contains("Look up"), "{global}");
     for (path, why) in [
-        ("/limit?name=nobody", "there is no limit `nobody`"),
+        ("/limit?name=nobody", "no limit is named `nobody`"),
         ("/limit", "name=..."),
         ("/?x=1", "no field `x`"),
     ] {

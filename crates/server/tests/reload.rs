@@ -50,7 +50,7 @@ fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_keeps_the_use() {
     assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]");
     // The use carries over to the new window.
     assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 120000]");
-    assert!(client.ask("PEEK gone alice").starts_with("ERR there is no limit `gone`"));
+    assert!(client.ask("PEEK gone alice").starts_with("ERR no limit is named `gone`"));
     assert!(client.ask("PEEK new alice").starts_with("[0 1 1"));
     // Counters continue, too, except those of the removed limit.
     assert_eq!(server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#), 1);

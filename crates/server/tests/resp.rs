@@ -98,7 +98,7 @@ fn an_operator_gives_a_key_a_quota_for_milliseconds_or_until_its_end() {
     assert_eq!(client.ask("PEEK per-user vip"), "[0 3 2 -1 60000]");
     assert_eq!(client.ask("OVERRIDE per-user vip 5/1m 1500"), "OK");
     assert_eq!(client.ask("PEEK per-user vip"), "[0 5 4 -1 60000]");
-    assert!(client.ask("OVERRIDE per-user vip many").contains("`many` is no quota for limit `per-user`"));
+    assert!(client.ask("OVERRIDE per-user vip many").contains("`many` is not a quota for limit `per-user`"));
     assert!(client.ask("OVERRIDE per-user vip 5/1m 0").contains("whole number above 0"));
     assert!(client.ask("OVERRIDE logins mallory 5/1m").contains("deny list"));
 }
@@ -117,7 +117,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ("ACQUIRE a b c d", "ERR wrong number of arguments for 'acquire' command"),
         (
             "ACQUIRE per-usr alice",
-            "ERR there is no limit `per-usr`; the nearest names are: per-user, seats, paced",
+            "ERR no limit is named `per-usr`; the nearest names are: per-user, seats, paced",
         ),
         ("ACQUIRE per-user alice -1", "ERR cost is '-1'; it must be a whole number from 0 to 4294967295"),
         ("ACQUIRE per-user alice many", "ERR cost is 'many'; it must be a whole number from 0 to 4294967295"),
@@ -341,6 +341,6 @@ fn a_redis_client_library_works() {
         assert_eq!(many, [vec![0, 3, 1, -1, 60_000], vec![0, 16, 15, -1, 2]]);
         let error =
             redis::cmd("ACQUIRE").arg("nope").arg("k").query::<Vec<i64>>(&mut connection).unwrap_err();
-        assert!(error.to_string().contains("there is no limit"), "{error}");
+        assert!(error.to_string().contains("no limit is named"), "{error}");
     }
 }

@@ -69,7 +69,7 @@ impl Live {
         Self { max_keys, total: LiveCounts::of(&limits), limits, keys: HashMap::new() }
     }
 
-    /// The total counts. A key that was dropped meanwhile, because its states had recovered, counts again.
+    /// The total counts. A key that was dropped because its states had recovered counts again.
     #[must_use]
     pub const fn total(&self) -> &LiveCounts {
         &self.total

@@ -122,8 +122,8 @@ fn an_unreadable_log_is_refused_with_the_known_formats() {
     assert!(forced.contains("forced.txt:1:") && forced.contains("requests per second"), "{forced}");
     let no_ip = message("no-ip.jsonl", "{\"time\":1}\n{\"time\":2}\n", &default);
     assert!(no_ip.contains("no field `ip`"), "{no_ip}");
-    assert!(message("empty.log", " \n", &default).contains("no requests in"));
-    assert!(message("zeros.txt", "0 0 0", &default).contains("no requests in"));
+    assert!(message("empty.log", " \n", &default).contains("has no requests"));
+    assert!(message("zeros.txt", "0 0 0", &default).contains("has no requests"));
     let by = |by: &str| Options { by: Some(by.parse().unwrap()), ..Options::default() };
     assert!(message("by-ip.txt", "1 2 3", &by("ip")).contains("--by global"));
     assert!(message("by-user.log", ACCESS, &by("user")).contains("has no `user`: choose from ip"));

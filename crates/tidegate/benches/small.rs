@@ -1,5 +1,5 @@
-//! What single calls take, in under two minutes: `cargo bench -p tidegate --all-features`. Beside rivals, and with several
-//! threads, `bench/peers` measures the same.
+//! Measures single calls in under two minutes: `cargo bench -p tidegate --all-features`. `bench/peers` measures them next to
+//! rivals, and with several threads.
 
 use std::{collections::LinkedList, hint::black_box, time::Duration};
 
@@ -80,7 +80,7 @@ fn keyed_in_batches(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// A gate with so many kinds of rules, none of which blocks.
+/// A gate with `kinds` kinds of rules, none of which blocks.
 fn gate(kinds: usize) -> Gate {
     let (name, most) = ("resource", u32::MAX);
     let mut rules = Rules::default();

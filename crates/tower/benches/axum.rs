@@ -28,8 +28,8 @@ const TURNS: usize = 31;
 const BATCHES: u32 = 200;
 const REQUESTS: u32 = 100;
 
-/// The router as `axum::serve` calls it. `with_state` makes the handlers routes once; without it, each request would wrap its route in
-/// the layers anew.
+/// The router as `axum::serve` calls it. `with_state` makes the handlers routes once; without it, each request would wrap its route
+/// in the layers again.
 fn served(router: Router) -> Router {
     router.with_state(())
 }

@@ -10,7 +10,7 @@ pub trait Bodies<R> {
     type Body: OutOf<R>;
 }
 
-/// The layer's bodies are [`Body`], whatever the service's are.
+/// The layer's bodies are [`Body`], for any bodies of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct Wrapped;
 

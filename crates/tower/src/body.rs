@@ -14,7 +14,7 @@ use pin_project_lite::pin_project;
 
 /// Observes a response body. It is dropped when the body ends or is dropped.
 pub trait AtEnd: Send + Sync {
-    /// The body has yielded this many bytes.
+    /// The body has yielded `bytes` bytes.
     fn data(&mut self, _bytes: usize) {}
     /// The body has yielded trailers.
     fn trailers(&mut self, _trailers: &HeaderMap) {}

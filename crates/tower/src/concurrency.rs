@@ -30,20 +30,20 @@ use crate::{
 pub struct ConcurrencyLayer(RateLimitLayer);
 
 impl ConcurrencyLayer {
-    /// Allows this many requests in flight in total.
+    /// Allows `limit` requests in flight in total.
     #[must_use]
     pub fn new(limit: u32) -> Self {
         Self(RateLimitLayer::new(Limiter::new(Policy::concurrency(limit)), Fixed::new("")))
     }
 
-    /// Allows this many requests in flight in total. Others wait up to `bound`, first come first served.
+    /// Allows `limit` requests in flight in total. Others wait up to `bound`, first come first served.
     #[must_use]
     pub fn waiting(limit: u32, bound: Duration) -> Self {
         let limiter = Limiter::new(Policy::concurrency(limit));
         Self(RateLimitLayer::builder(limiter, Fixed::new("")).max_wait(bound).build())
     }
 
-    /// Allows this many requests in flight for each key.
+    /// Allows `limit` requests in flight for each key.
     ///
     /// # Errors
     /// The same as [`KeyedLimiter::new`].

@@ -399,7 +399,7 @@ fn requests<'q, C: Timer>(questions: &'q [Question<'_, C>]) -> SmallVec<[Request
     questions.iter().filter_map(of).collect()
 }
 
-/// What is left of a limit that was not charged.
+/// The room of a limit that was not charged.
 fn standing<C: Timer>(question: &Question<'_, C>) -> Option<Decision> {
     match &question.limit.0 {
         Kind::Keyed(limiter) => Some(limiter.peek(&question.key, 0)),

@@ -33,7 +33,7 @@ struct OldFields {
 }
 
 impl<C: Timer + 'static> Options<C> {
-    /// The fields for these answers, or `None` if there are no answers.
+    /// The fields for these answers; `None` without answers.
     pub(crate) fn fields(&self, told: &[Told<C>]) -> Option<Fields> {
         if told.is_empty() {
             return None;
@@ -62,7 +62,7 @@ impl<C: Timer + 'static> Options<C> {
             (Some(limit), _) | (None, Source::Fixed(limit)) => {
                 rule.last_text.of(rule.name.as_str(), told, limit)
             }
-            // Such a rule always tells which limit it chose.
+            // The answer of such a rule always has the chosen limit.
             (None, Source::ByRequest(_)) => HeaderValue::from_static(""),
         }
     }

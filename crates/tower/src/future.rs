@@ -9,7 +9,7 @@ use std::{
 use http::Response;
 use pin_project_lite::pin_project;
 
-/// What a layer does after the inner service has responded. If it is dropped before, the request was cancelled.
+/// A layer's step after the inner service has responded. If it is dropped before, the request was cancelled.
 pub trait After<R, O>: Sized {
     /// The inner service has responded.
     fn finish(self, response: Response<R>) -> Response<O>;

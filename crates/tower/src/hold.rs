@@ -1,4 +1,4 @@
-//! What a request has taken from limits, and how it is given back.
+//! The units that a request has taken from limits, and how they are given back.
 
 #[cfg(feature = "shared")]
 use tidegate_redis::{Permit, SharedLimit};
@@ -17,7 +17,7 @@ use crate::{
     question::Question,
 };
 
-/// What a request has taken from one limit. Dropping it gives that back, unless it was [kept](Self::keep).
+/// The units that a request has taken from one limit. Dropping it gives them back, unless they were [kept](Self::keep).
 pub(crate) struct Hold<C: Timer + 'static> {
     limit: Limit<C>,
     key: SmallVec<[u8; 24]>,
@@ -114,7 +114,7 @@ pub(crate) enum Settles {
     Back,
     /// The head of the response says the cost.
     Head(ToldCost),
-    /// One unit per this many bytes of the body.
+    /// One unit per that number of bytes of the body.
     Bytes(NonZeroU32),
     /// The service writes the cost into the bill.
     Bill(Bill),
@@ -131,8 +131,8 @@ impl Settles {
     }
 }
 
-/// What a request has taken from all its limits. Dropped before the service is called, it gives back everything; afterwards,
-/// what is still due.
+/// The units that a request has taken from all its limits. Dropped before the service is called, it gives all of them back;
+/// afterwards, those that are still due.
 ///
 /// It is boxed: most requests hold nothing once their service is called, and those that do hold it until their body ends.
 pub(crate) struct Holds<C: Timer + 'static>(Option<Box<Held<C>>>);

@@ -26,7 +26,7 @@ impl InFlight {
         {
             return is_in_flight(&own);
         }
-        // A limit that was chosen for one request has versions of its own.
+        // The versions of a limit that was chosen for one request are not the rule's.
         let version = if is_own { limit.policy_version() } else { None };
         let Some(version) = version else { return is_in_flight(&limit.policy()) };
         // Relaxed is enough, here and below: the word holds all that belongs together.

@@ -17,7 +17,7 @@ use crate::{
     told::{LastText, Name},
 };
 
-/// What a layer does with a request that has no key.
+/// The treatment of a request without a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoKey {
@@ -160,9 +160,9 @@ impl<C: Timer + 'static> Builder<C> {
         self.this(|rule| rule.cost = Some(Box::new(cost)))
     }
 
-    /// The head of the response, such as a header field, says the actual cost for this limit. The layer takes
-    /// [`cost`](Self::cost) before the call and then refunds the difference, or charges it, whether it fits or not. If the
-    /// closure returns `None`, or there is no response, the charge stays as it is.
+    /// The head of the response, such as a header field, has the actual cost for this limit. The layer takes [`cost`](Self::cost)
+    /// before the call and then refunds the difference, or charges it even if it does not fit. If the closure returns `None`, or
+    /// the service fails without a response, the charge stays as it is.
     pub fn cost_from_response(
         self,
         cost: impl Fn(&response::Parts) -> Option<u32> + Send + Sync + 'static,
@@ -217,7 +217,7 @@ impl<C: Timer + 'static> Builder<C> {
         self
     }
 
-    /// What happens to a request that has no key (default: [`NoKey::Refuse`]).
+    /// Sets the treatment of a request without a key (default: [`NoKey::Refuse`]).
     pub fn no_key(mut self, no_key: NoKey) -> Self {
         self.0.no_key = no_key;
         self

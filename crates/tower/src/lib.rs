@@ -57,7 +57,7 @@
 //!
 //! [`Builder::cost`] is taken before the call. [`Builder::cost_from_response`], [`Builder::cost_per_bytes`] and
 //! [`Builder::billed`] (for costs that only the service knows, such as the tokens of a language model's answer) refund or
-//! charge the difference afterwards, whether it fits or not. What exceeds the limit is debt: requests are denied until time has
+//! charge the difference afterwards, even if it does not fit. Units above the limit are debt: requests are denied until time has
 //! repaid it, also those with a cost of 0. So a cost of 0 before the call admits while no more is in use than the limit.
 //!
 //! # Responses

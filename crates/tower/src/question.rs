@@ -66,7 +66,7 @@ impl<C: Timer + 'static> Options<C> {
         Ok(Some(Question { rule: at, limit, key, cost }))
     }
 
-    /// What the layer does with a request without a key: the key that it counts for, or `None` if it is not counted.
+    /// The key that a request without a key counts for, or `None` if it is not counted.
     #[cold]
     fn key_of_none(
         &self,
@@ -75,7 +75,7 @@ impl<C: Timer + 'static> Options<C> {
         limit: &Limit<C>,
     ) -> Result<Option<Cow<'static, [u8]>>, Box<Refused>> {
         let (reason, decision) = match self.no_key {
-            // A limit in a dry run refuses nobody.
+            // A limit in a dry run never refuses.
             _ if rule.shadow => return Ok(None),
             NoKey::Shared => return Ok(Some(Cow::default())),
             NoKey::Admit => return Ok(None),

@@ -57,7 +57,7 @@ impl<C: Timer + 'static> Options<C> {
             self.take_shared(&mut verdict, question, &answer, bill);
             return verdict;
         }
-        // A separate task asks the store: if this request is dropped meanwhile, the task drops the permit when it arrives.
+        // A separate task asks the store: if this request is dropped before the answer, the task drops the permit when it arrives.
         let (asked, key, cost) = (limit.clone(), question.key.clone().into_owned(), question.cost);
         match tokio::spawn(async move { asked.permit(&key, cost).await }).await {
             Ok(Ok(permit)) => {

@@ -1,6 +1,6 @@
-//! What a layer tells others of refusals: `tracing` events (feature `events`) and counters of the `metrics` facade (feature
-//! `metrics`). Without the features these functions are empty. They are here and not in the limiter: a layer's limits have names,
-//! and a program that asks a limiter itself holds the decision in its hands.
+//! A layer's refusals as `tracing` events (feature `events`) and counters of the `metrics` facade (feature `metrics`). Without the
+//! features these functions are empty. They are here and not in the limiter: a layer's limits have names, and a program that asks a
+//! limiter itself holds the decision in its hands.
 
 use crate::Refusal;
 

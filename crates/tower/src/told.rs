@@ -1,4 +1,4 @@
-//! What a response tells of a limit: its name, its decision, and the text of its policy.
+//! The limits that a response reports: name, decision and policy of each.
 
 use std::sync::{Arc, OnceLock};
 
@@ -80,7 +80,7 @@ pub(crate) struct LastText {
 impl LastText {
     /// The text for this answer; most often the one that was formatted last.
     pub(crate) fn of<C: Timer + 'static>(&self, name: &str, told: &Told<C>, limit: &Limit<C>) -> HeaderValue {
-        // A limit that was chosen for one request has versions of its own.
+        // The versions of a limit that was chosen for one request are not the rule's.
         let version = if told.chosen.is_none() { limit.policy_version() } else { None };
         // A key with an override has another quota than its limit.
         let quota = told.decision.limit();

@@ -34,10 +34,10 @@ const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = crate::about_store::STORE)]
 pub struct Args {
-    /// A file with these options, in YAML: `tls-cert: server.pem`, one a line, named as here without the dashes before
+    /// A file with these options, in YAML, one per line and without the leading dashes: `tls-cert: server.pem`
     ///
-    /// What the command line or a variable says goes before it. A flag is true or false; an option that takes several values also
-    /// takes a list. The file is read when the server starts. Example:
+    /// The command line and environment variables take precedence. A flag is true or false; an option that takes several values
+    /// also takes a list. The file is read when the server starts. Example:
     ///
     ///   http: 0.0.0.0:8080
     ///   tls-cert: /etc/tidegate/server.pem
@@ -64,8 +64,8 @@ pub struct Args {
     spoe: Option<String>,
     /// The configuration of Envoy's rate limit service: a file, or a directory with files; reloaded when it changes
     ///
-    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`,
-    /// `on_error` and `max_keys`, as in a rules file. Without --rules there are no other limits.
+    /// The files are those of envoyproxy/ratelimit. A rate_limit may also have `algorithm` and its options, `sharing`, `on_error`
+    /// and `max_keys`, as in a rules file. Without --rules, the server has only the limits of these files.
     #[arg(long, value_name = "PATH", env = "TIDEGATE_ENVOY_CONFIG")]
     pub(super) envoy_config: Option<PathBuf>,
     /// Address of the token server for programs with Alibaba Sentinel, as ADDR:PORT or ADDR (port 18730); off unless it is given
@@ -93,7 +93,7 @@ pub struct Args {
     /// plane is away, its last rules stay in force.
     #[arg(long, value_name = "URL", env = "TIDEGATE_ENVOY_XDS", value_delimiter = ' ', verbatim_doc_comment)]
     pub(super) envoy_xds: Vec<XdsSource>,
-    /// What a denied request from Envoy consumes
+    /// How to charge a request from Envoy that a limit denies
     #[arg(long, value_name = "WHAT", env = "TIDEGATE_ENVOY_CONSUME", default_value = "each")]
     envoy_consume: ConsumeOption,
     /// Add the header fields RateLimit and RateLimit-Policy to responses through Envoy
@@ -300,10 +300,10 @@ pub(super) enum LogFormat {
     Json,
 }
 
-/// What a denied request from Envoy consumes.
+/// How a denied request from Envoy is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ConsumeOption {
-    /// Every limit is charged, whatever the answer, as with envoyproxy/ratelimit
+    /// Every limit is charged, also if another one denies, as with envoyproxy/ratelimit
     Each,
     /// Nothing: one decision covers all limits of a request
     AllOrNone,
@@ -390,8 +390,8 @@ impl Args {
         self.tls_cert.is_some() && (all || self.tls_listeners.iter().any(|name| name == listener))
     }
 
-    /// What belongs together and is not there. On the command line these are errors already; a part may stand in --config, or in a
-    /// variable.
+    /// The first missing part of a combination of options. On the command line these are errors already; a part may be in --config,
+    /// or in a variable.
     pub(super) fn lacks(&self) -> Option<&'static str> {
         if self.tls_cert.is_some() != self.tls_key.is_some() {
             return Some("TLS needs a certificate and its key: give both --tls-cert and --tls-key");

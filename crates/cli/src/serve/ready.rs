@@ -116,7 +116,7 @@ impl Ready {
     }
 }
 
-/// What a client on this machine needs in addition to its request.
+/// The credentials and the TLS settings of a client on this machine.
 struct Client {
     password: bool,
     /// Of HTTP, RESP and the control plane.

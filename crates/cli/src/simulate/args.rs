@@ -1,4 +1,5 @@
 //! The options of `tidegate simulate`.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{num::NonZeroU16, path::PathBuf, time::Duration};
 
@@ -22,18 +23,18 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(after_long_help = AFTER)]
 pub struct Args {
-    /// Logs: access logs (common, combined, `vhost_combined`, Envoy's, an AWS load balancer's), JSON lines (nginx, Caddy,
+    /// Logs: access logs (common, combined, vhost_combined, Envoy's, an AWS load balancer's), JSON lines (nginx, Caddy,
     /// Envoy, your own), or requests per second (whole numbers separated by blanks); plain, .gz, .bz2, .xz, .zst or
-    /// .tar; `-` is standard input. Or the trace of a server, as `tidegate record` writes it.
+    /// .tar; - is standard input. Or the trace of a server, as tidegate record writes it.
     #[arg(
         value_name = "FILE", required_unless_present_any = ["synthetic", "from"],
         conflicts_with_all = ["synthetic", "from"]
     )]
     pub files: Vec<PathBuf>,
 
-    /// Instead of a log, take what a server traces (serve --trace-keys): the address of its control plane, as in
-    /// <http://127.0.0.1:8082>. With --rules, the limits of the same names are replayed over it, beside what really happened;
-    /// what that means for all keys is estimated, with its margin.
+    /// Replay the trace of a running server (serve --trace-keys) instead of a log: the address of its control plane, as in
+    /// http://127.0.0.1:8082. With --rules, each limit is compared with the decisions of the server's limit of the same name. The
+    /// numbers for all keys are estimates, shown with their margins.
     #[arg(long, value_name = "URL", value_parser = server, conflicts_with_all = ["synthetic", "follow", "nodes"])]
     pub from: Option<Address>,
 
@@ -41,8 +42,8 @@ pub struct Args {
     #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present_any = ["suggest", "rules"])]
     pub limits: Vec<Quota>,
 
-    /// Replay the limits of a rules file, as `tidegate serve` reads it. A limit's `match: {path: /login, method: POST}` selects
-    /// its requests (default: all; * matches anything), and its `by: ip` or `by: [ip, path]` selects its keys (default: ip).
+    /// Replay the limits of a rules file, as tidegate serve reads it. A limit's match: {path: /login, method: POST} selects
+    /// its requests (default: all; * matches anything), and its by: ip or by: [ip, path] selects its keys (default: ip).
     #[arg(
         long, value_name = "RULES.yaml",
         conflicts_with_all = ["limits", "suggest", "by", "algorithms", "synthetic", "nodes"]
@@ -50,7 +51,7 @@ pub struct Args {
     pub rules: Option<PathBuf>,
 
     /// Follow the log while it is written, until it ends or Ctrl-C. A line per second shows how many of the requests that were
-    /// logged in that second the limits deny. `-` is read from its beginning, and a file from its end, also after a rotation.
+    /// logged in that second the limits deny. - is read from its beginning, and a file from its end, also after a rotation.
     /// The algorithm is sliding-window unless --algorithm names others.
     #[arg(
         long, requires = "limits",
@@ -84,12 +85,12 @@ pub struct Args {
     #[arg(long, value_name = "TIME", conflicts_with = "synthetic")]
     pub until: Option<Moment>,
 
-    /// The log's format: auto, common, combined, `vhost_combined`, envoy, alb, jsonl, rate (requests per second).
+    /// The log's format: auto, common, combined, vhost_combined, envoy, alb, jsonl, rate (requests per second).
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = parse_format)]
     pub format_in: FormatIn,
 
     /// The field of JSON lines that contains the time: RFC 3339, or a number since 1970. [default: the first one present of
-    /// time, timestamp, @timestamp, ts, msec, `time_iso8601`, `time_local`, `start_time`, date]
+    /// time, timestamp, @timestamp, ts, msec, time_iso8601, time_local, start_time, date]
     #[arg(long, value_name = "FIELD")]
     pub time_field: Option<String>,
 
@@ -102,7 +103,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub format: Output,
 
-    /// Also write a page with charts to this file; `-` prints it instead of the table.
+    /// Also write a page with charts to this file; - prints it instead of the table.
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 
@@ -138,8 +139,8 @@ impl Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits shared by nodes")]
 pub struct FleetArgs {
-    /// Distribute the requests over this many nodes that share each limit, at most 1000. Each request goes to a random node
-    /// (the same in every run), as with a load balancer that does not know the keys.
+    /// Distribute the requests over N nodes that share each limit, at most 1000. Each request goes to a random node (the same in
+    /// every run), as with a load balancer that does not know the keys.
     #[arg(long, value_name = "N", value_parser = parse_nodes)]
     pub nodes: Option<NonZeroU16>,
 

@@ -58,7 +58,7 @@ pub enum SimulateError {
     /// The report would replace what is read.
     #[error("--report would overwrite {}, which the simulation reads: give it another name", _0.display())]
     Overwrites(PathBuf),
-    /// There is no page about a trace.
+    /// A page is requested for a trace with rules.
     #[error("--report is for logs, and for traces with --limit; with --rules use --format json")]
     TraceReport,
     /// No limit of the rules file can be replayed.

@@ -83,7 +83,7 @@ fn gather(
 ) -> io::Result<bool> {
     let end = (clock.now().get() / SECOND + 1) * SECOND;
     loop {
-        // Even if the clock is set meanwhile, there is one line per second.
+        // Even if the clock is set during this second, one line is printed per second.
         let left = Duration::from_nanos(end.saturating_sub(clock.now().get()).min(SECOND));
         if left.is_zero() || pending.len() > PENDING {
             return Ok(false);

@@ -152,7 +152,7 @@ impl Algorithm for FixedWindow {
         if theirs == 0 {
             return;
         }
-        // The later end and the higher count deny whatever either state would.
+        // The later end and the higher count deny everything that either state would.
         state[0] = if mine == 0 || their_left > my_left { other[0] } else { state[0] };
         state[1] = mine.max(theirs);
     }

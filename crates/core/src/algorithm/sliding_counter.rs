@@ -43,8 +43,8 @@ impl SlidingCounter {
         self.window == other.window
     }
 
-    /// How much of the window that contains `now` is left: units taken now count in that window alone. Zero if `now` is
-    /// before the state's newest window, where the units would count.
+    /// The rest of the window that contains `now`: units taken now count in that window alone. Zero if `now` is before the state's
+    /// newest window, because the units count in the newest.
     pub(crate) fn window_left(&self, state: &[u64], now: Nanos) -> u64 {
         if now.get() < state[0] { 0 } else { self.window - now.get() % self.window }
     }

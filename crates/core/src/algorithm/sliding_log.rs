@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A cost of `c` fits exactly when the admission that would become the `limit + 1`-th newest has left the window. That
-//! is one lookup, whatever the length of the log.
+//! is one lookup, for any length of the log.
 //!
 //! *Beyond* counts the entries that a lowered limit left no room for. Their times are lost; each counts as taken at the
 //! time of the oldest kept entry, which is not before its real time. The count is 0 unless the ring is full.
@@ -16,7 +16,7 @@ use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The maximum length of a log: a million entries, 8 MB.
 const MAX_ENTRIES: u32 = 1_000_000;
-/// The largest value of `beyond`: it means this many entries or more.
+/// The largest value of `beyond`: it means this number of entries or more.
 const MANY: u32 = 0xFF_FFFF;
 const LOW_20: u64 = 0xF_FFFF;
 
@@ -178,7 +178,7 @@ impl SlidingLog {
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        // In practice, nobody writes another window that ends one nanosecond after a microsecond.
+        // In practice, no other window ends one nanosecond after a microsecond.
         let closed = self.lifetime > 1 && self.lifetime % 1_000 == 1;
         let spec = AlgorithmSpec::of(&ENTRY).with("closed", closed.then_some(Value::Flag(true)));
         (spec, Amount::Quota(Quota::of(self.limit, self.lifetime - u64::from(closed))))

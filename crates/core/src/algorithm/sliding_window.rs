@@ -100,8 +100,8 @@ impl SlidingWindow {
         self.span > self.slots as usize
     }
 
-    /// How much of the slot that contains `now` is left: units taken now count in that slot alone. Zero if `now` is before
-    /// the state's newest slot, where the units would count.
+    /// The rest of the slot that contains `now`: units taken now count in that slot alone. Zero if `now` is before the state's
+    /// newest slot, because the units count in the newest.
     pub(crate) fn slot_left(&self, state: &[u64], now: Nanos) -> u64 {
         if now.get() < state[0] { 0 } else { self.slot - now.get() % self.slot }
     }
@@ -144,7 +144,7 @@ impl SlidingWindow {
         self.get(state, 0)
     }
 
-    /// The count of the slot that is this many slots older than the newest.
+    /// The count of the slot that is `at` slots older than the newest.
     #[inline]
     fn count(&self, state: &[u64], at: usize) -> u32 {
         self.get(state, at + 1)

@@ -28,8 +28,8 @@ pub(super) const ENTRY: Entry = Entry {
 /// nanoseconds; both are exact.
 ///
 /// After the limit is lowered, a bucket may owe more than its capacity. Up to twice the capacity is recorded exactly, so
-/// that raising the limit again changes nothing. A bucket that would owe more is *shut* instead: it admits nothing for the
-/// time that it takes to fill once, even if the limit changes meanwhile, and after that it counts as just used up. The
+/// that raising the limit again changes nothing. A bucket that would owe more is *shut* instead: it admits nothing for the time
+/// that it takes to fill once, also if the limit changes in that time, and then counts as just used up. The
 /// lowest byte of the state distinguishes the two cases, so a time is up to 256 ns later than it would be. The byte has no
 /// meaning while the bucket owes no more than its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,7 +116,7 @@ impl TokenBucket {
         self.mark(state, now, true);
     }
 
-    /// Carries the debt over from `old`, a state of `from`, to `new`, a fresh state: as many units, whatever their rate.
+    /// Carries the debt over from `old`, a state of `from`, to `new`, a fresh state: the same number of units, at the new rate.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         let debt = from.gcra.debt(old, now);
         if from.is_shut(old, now) {
@@ -150,8 +150,8 @@ impl TokenBucket {
         if self.is_shut(state, now) { u32::MAX } else { self.used(state, now) }
     }
 
-    /// Returns units that were taken at `taken`, less what has been refilled since: a full bucket may have
-    /// overflowed meanwhile, and what has overflowed is lost.
+    /// Returns units that were taken at `taken`, less what has been refilled since: a full bucket may have overflowed since, and
+    /// the overflow is lost.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
         let refilled = u128::from(now.saturating_since(taken).get()) * u128::from(self.gcra.parts);
         let debt = self.gcra.debt(state, now);

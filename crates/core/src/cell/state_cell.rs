@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! one word:    │ L │ state (63 bits) │                       compare-and-swap; L is set by joint decisions alone
-//! more words:  │ L │        0        │  │ word 0 │ word 1 │ …   read and written by whoever holds L
+//! more words:  │ L │        0        │  │ word 0 │ word 1 │ …   read and written by the holder of L
 //! ```
 
 #![allow(unsafe_code)] // The words of a wide state are reached through an `UnsafeCell`, guarded by the lock.
@@ -16,7 +16,7 @@ use crate::{Algorithm, Decision, Nanos, Policy, sync::UnsafeCell};
 ///
 /// Every method is one atomic step: no interleaving of threads admits more than one thread would.
 #[derive(Debug)]
-// A cache line of its own, so that neighbours do not slow it down. Two lines, because processors fetch them in pairs.
+// A separate cache line, so that neighbours do not slow it down. Two lines, because processors fetch them in pairs.
 #[repr(align(128))]
 pub struct StateCell {
     head: Lock,
@@ -111,7 +111,7 @@ impl StateCell {
             return None;
         }
         if self.wide {
-            // SAFETY: this thread holds the lock, and there is no other reference to the words.
+            // SAFETY: this thread holds the lock, and no other reference to the words exists.
             unsafe { *self.words.get_mut_ptr() = vec![0; words].into_boxed_slice() };
         }
         Some(StateGuard { cell: self, word: [0] })

@@ -17,7 +17,7 @@ use crate::{Clock, ManualClock, Nanos};
 
 /// A clock whose time an async task can await, on any runtime. A clone is a handle to the same clock.
 ///
-/// [`ManualClock`] is no timer, because nothing wakes its sleepers: use [`ManualTimer`] instead.
+/// [`ManualClock`] does not implement it, because nothing wakes its sleepers: use [`ManualTimer`] instead.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be waited for",
     label = "this clock is not a `Timer`",

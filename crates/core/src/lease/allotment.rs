@@ -19,9 +19,9 @@ pub(crate) struct Open {
     pub units: u32,
     /// When the allotment expires, on the node's clock.
     pub until: Nanos,
-    /// When this many units are left, another allotment is requested.
+    /// Another allotment is requested when the units left fall to this number.
     pub low: u32,
-    /// What the shared state had left when the allotment was taken.
+    /// The room that the shared state had left when the allotment was taken.
     pub beyond: u32,
     /// When the shared state recovers completely if nothing more is taken, on the node's clock.
     pub reset_at: Nanos,
@@ -101,8 +101,8 @@ impl Allotment {
             let low = self.low.load(Ordering::Relaxed);
             let room = u64::from(after) + self.beyond.load(Ordering::Relaxed);
             let reset_at = self.reset_at.load(Ordering::Relaxed);
-            // Release: the loads above come before the exchange, which comes before the swap that ends this generation
-            // (it acquires), and so before any store of the next. Acquire: as at the first load, where it failed.
+            // Release: the loads above come before the exchange. The swap that ends this generation acquires, so they also come
+            // before any store of the next one. Acquire: as the first load, if it failed.
             let next = word - u64::from(cost);
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
@@ -121,8 +121,8 @@ impl Allotment {
         // Relaxed: no other data is read through this value.
         let mut word = self.word.load(Ordering::Relaxed);
         while generation(word) == of.0 {
-            // No carry into the generation: these units were in the word before. Release, as any exchange on it: the
-            // swap that ends the generation acquires, through whatever comes between, what those who spent have read.
+            // No carry into the generation: these units were in the word before. Release, as any exchange on the word: the swap
+            // that ends the generation acquires what the spending threads have read, also through exchanges in between.
             let more = word + u64::from(cost);
             match self.word.compare_exchange_weak(word, more, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,

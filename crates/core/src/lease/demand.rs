@@ -11,9 +11,9 @@ pub(crate) struct Demand {
     before: Option<u64>,
 }
 
-/// The first allotment is at most this many times the demand during its measurement: a few requests say little about a rate.
+/// The maximum ratio of the first allotment to the demand during its measurement: a few requests say little about a rate.
 const GROWTH: u128 = 8;
-/// A span is this many times as long as an allotment should last: a few requests at the same moment are not a rate.
+/// The length of a span in durations of an allotment: a few requests at the same moment are not a rate.
 const SPAN: u128 = 4;
 
 impl Demand {
@@ -58,7 +58,7 @@ mod tests {
 
     const TARGET: Nanos = Nanos::from_millis(25);
 
-    /// A demand whose first span has ended with this many units.
+    /// A demand whose first span has ended with `units`.
     fn after_a_span_of(units: u32) -> Demand {
         let mut demand = Demand::default();
         demand.allotment(Nanos::ZERO, TARGET, false);

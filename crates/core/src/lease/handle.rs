@@ -11,12 +11,12 @@ use super::{
     sync::{Mutex, MutexGuard},
 };
 
-/// What one node holds of one limit; threads share it.
+/// The units that one node holds of one limit; threads share it.
 ///
 /// A lease does no I/O and reads no clock. `now` is the time of the node's own monotonic clock, with any origin. Callers
-/// [`ask`](Self::ask) the lease. While the node holds enough units, the answer takes one atomic operation. Otherwise the
-/// caller (or whoever drives the lease) sends the [`Request`] to the authority, which answers with [`Terms::serve`], and
-/// passes the [`Grant`] to [`granted`](Self::granted).
+/// [`ask`](Self::ask) the lease. While the node holds enough units, the answer takes one atomic operation. Otherwise the caller (or
+/// the task that drives the lease) sends the [`Request`] to the authority, which answers with [`Terms::serve`], and passes the
+/// [`Grant`] to [`granted`](Self::granted).
 ///
 /// See the [module](crate::lease) for an example and for the guarantees.
 pub struct Lease {
@@ -111,7 +111,7 @@ impl Lease {
         Err(state.ahead_for(&self.allotment, &self.terms, cost, now))
     }
 
-    /// Spends from the current allotment, which another thread may have opened meanwhile, or from the spare one.
+    /// Spends from the current allotment, which another thread may just have opened, or from the spare one.
     fn spend_reserves(
         &self,
         state: &mut LeaseState,
@@ -132,7 +132,7 @@ impl Lease {
         }
     }
 
-    /// Puts back what was taken. If the allotment has ended meanwhile (it has expired, another one was opened, or a denial was
+    /// Puts back units that were taken. If the allotment has ended since (it has expired, another one was opened, or a denial was
     /// written to it), the units stay charged, as if they had been used.
     #[allow(clippy::needless_pass_by_value)] // What was put back is gone.
     pub fn put_back(&self, taken: Taken) {
@@ -177,9 +177,9 @@ impl Lease {
         grant.decision
     }
 
-    /// Records that no answer came, so that it is unknown whether the authority has seen the request. The units that it may
-    /// have taken are not used; they stay charged until the algorithm forgets them. Until the next answer, each caller gets a
-    /// request of its own for the authority.
+    /// Records that no answer came, so that the authority may or may not have seen the request. The units that it may have taken
+    /// are not used; they stay charged until the algorithm forgets them. Until the next answer, each caller gets a separate request
+    /// for the authority.
     pub fn failed(&self, request: Request) {
         self.state().failed(&self.allotment, &request);
     }

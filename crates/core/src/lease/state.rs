@@ -201,7 +201,7 @@ impl LeaseState {
         allotment.replace(|units| Open { units, ..*open });
     }
 
-    /// A request for a caller's cost, together with whatever else is due.
+    /// A request for a caller's cost, together with the other requests that are due.
     pub fn request(&mut self, terms: &Terms, cost: u32, now: Nanos) -> Request {
         let ahead = if self.next == Next::Asked || self.closed { 0 } else { self.wanted(terms, now) };
         self.say(cost, ahead, now)
@@ -316,7 +316,8 @@ impl LeaseState {
         let units = match terms.mode() {
             Mode::Exact => 0,
             Mode::Leased => grant.units,
-            // Unreported units may not be charged yet. The allotment is ended first, so that nobody adds to them meanwhile.
+            // Unreported units may not be charged yet. The allotment is ended first, so that no thread adds to them before the
+            // count.
             Mode::Reported => {
                 self.end(allotment, terms, now);
                 let out = self.unsent.saturating_add(self.in_flight);
@@ -328,7 +329,7 @@ impl LeaseState {
     }
 
     fn held(&self, terms: &Terms, units: u32, request: &Request, grant: &Grant) -> Held {
-        // What is used in two round trips, but at least a quarter and at most half.
+        // The use of two round trips, but at least a quarter and at most half.
         let trips = u64::from(units).saturating_mul(self.round_trip.get().saturating_mul(2))
             / self.target(terms).get().max(1);
         let low = (units / 2).min(u32::try_from(trips).unwrap_or(u32::MAX)).max(units / 4);

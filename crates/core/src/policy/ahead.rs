@@ -23,7 +23,7 @@ impl Policy {
     /// that slack. The slack is at most the requested one, and at most a sixteenth of a log's window or of a bucket's fill
     /// time. Returns `None` if the algorithm cannot take units ahead (see the module).
     ///
-    /// This policy admits, at the time of use, whatever is used within the slack and within
+    /// This policy admits, at the time of use, all units that are used within the slack and within
     /// [`counted_alike_for`](Self::counted_alike_for).
     #[must_use]
     pub fn ahead(&self, slack: Nanos) -> Option<(Self, Nanos)> {

@@ -27,7 +27,7 @@ use crate::{
 pub struct Policy {
     rule: Rule,
     count_denied: bool,
-    /// The common case, kept beside the rule so that one comparison recognizes it.
+    /// The common case, kept next to the rule so that one comparison recognizes it.
     plain: PlainBucket,
 }
 
@@ -217,7 +217,7 @@ impl Policy {
     /// * a [`SlidingWindow`] keeps counts up to 254 for limits up to 254 (65,534 for limits up to that); a higher
     ///   count stands for the whole limit, whichever limit comes next;
     /// * a [`TokenBucket`] owes up to twice its capacity. If it would owe more, it denies everything for the time that it
-    ///   takes to fill once, even if the limit changes meanwhile, and after that it counts as just used up;
+    ///   takes to fill once, also if the limit changes in that time, and then counts as just used up;
     /// * a [`LeakyBucket`] keeps the start times that it has handed out.
     ///
     /// The new state admits something again after one window at the latest. For a sliding counter it is two windows, and for

@@ -216,7 +216,7 @@ impl AlgorithmSpec {
         self.build(Amount::Quota(quota))
     }
 
-    /// The policy of this algorithm with this many permits, if the algorithm limits work in flight.
+    /// The policy of this algorithm with `permits`, if the algorithm limits work in flight.
     ///
     /// # Errors
     /// If the algorithm limits a rate, or the number does not suit its options.

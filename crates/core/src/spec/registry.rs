@@ -223,7 +223,7 @@ impl core::error::Error for ParsePolicyError {
     }
 }
 
-/// Used only while the registry looks up one of its own names, which always exists.
+/// For the look-up of the registry's own names alone, which cannot fail.
 impl From<ParsePolicyError> for fmt::Error {
     fn from(_: ParsePolicyError) -> Self {
         Self

@@ -6,8 +6,8 @@ use crate::sync::{AtomicU64, Ordering};
 /// A flag in a word of `Headroom`: the limit is near in this turn.
 const NEAR: u64 = 1 << 16;
 
-/// What is known about a limit on one count of one ring, in a view: the turn in which the limit was far away, and where
-/// the view began then.
+/// The last look at a limit on one count of one ring, in a view: the turn in which the limit was far away, and where the view began
+/// then.
 ///
 /// An admission that must see the count before it changes it fetches the count's cache line twice if several threads
 /// compete, and starts again if another was faster. Far from the limit the order can be reversed: add first, and check

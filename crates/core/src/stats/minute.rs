@@ -11,13 +11,13 @@
 //!
 //! A second's counts are the next second's words minus its own; differences up to 2³² − 1 (occupied: 2³⁰ − 1) are
 //! exact. Every thread that turns the ring past the end of a second writes the same words, word 0 last. It replaces each by
-//! compare-and-swap from the value that it had while word 0 named an older second. A thread that comes too late therefore
-//! finds another word than it expects, or one that never changed because nothing was counted meanwhile.
+//! compare-and-swap from the value that it had while word 0 named an older second. A thread that comes too late therefore finds
+//! another word than it expects, or one that never changed because no event was counted in between.
 //!
 //! # Memory comes when it is needed
 //!
 //! The records take 2.5 KB, more than the ring. As long as no two seconds with traffic lie within a minute, the ring's newest
-//! second is all that there is to show, and there are no records. The turn that begins the second of two such seconds allocates
+//! second is the only one to show, and records are not allocated. The turn that begins the second of two such seconds allocates
 //! them, and writes the first of the two from the ring, which still has it: a ring holds at least a second.
 
 #![allow(unsafe_code)] // The records are reached through a pointer that is set once.
@@ -116,7 +116,7 @@ impl Minute {
         let never = || (0..KEPT_BITS.len()).all(|event| ring.began(event, new) == 0);
         let records = match self.records() {
             Some(records) => Some(records),
-            // What has ended is out of view already, or nothing has ever happened.
+            // The ended second is out of view already, or has no events.
             None if begins - ended >= SECONDS || never() => None,
             None => self.make(ended, |event| ring.began_from(event, old, first)),
         };

@@ -36,7 +36,7 @@ impl Trailing {
         self.view
     }
 
-    /// How much count `at` grew in view, up to `tally`, in the slot of `head`. `None` if the ring has turned meanwhile: try
+    /// How much count `at` grew in view, up to `tally`, in the slot of `head`. `None` if another thread has turned the ring: try
     /// again.
     #[inline]
     pub fn used<const C: usize, const G: usize>(

@@ -150,15 +150,15 @@ impl Window {
         Look { ring: &self.ring, passed, head }
     }
 
-    /// Makes every admission that has looked at the window, and not yet added to it, look again. Use it after changing data
-    /// that is kept beside the window. Returns false, without any effect, if units have passed since `look`.
+    /// Makes every admission that has looked at the window, and not yet added to it, look again. Use it after changing data that is
+    /// kept next to the window. Returns false, without any effect, if units have passed since `look`.
     #[must_use]
     pub fn mark(&self, look: Look<'_>) -> bool {
         self.ring.mark(Event::Pass as usize, look.passed)
     }
 
-    /// Takes back what [`pass_if`](Self::pass_if) admitted, because another limit refused the same call. If its slot has
-    /// ended meanwhile, the pass stays counted, as if the call had ended at once.
+    /// Takes back what [`pass_if`](Self::pass_if) admitted, because another limit refused the same call. If its slot has ended, the
+    /// pass stays counted, as if the call had ended at once.
     pub fn take_back(&self, n: u32, passed: Passed) {
         if !self.ring.undo(Event::Pass as usize, n, passed.0) {
             self.ring.add(Event::Success as usize, n);
@@ -298,8 +298,8 @@ pub struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// The units that passed in view. `None` if the window has turned meanwhile: then the admission fails and looks again,
-    /// whatever the check returns.
+    /// The units that passed in view. `None` if another thread has turned the window: then the admission fails and looks again,
+    /// also if the check admits.
     #[inline]
     #[must_use]
     pub fn passed(&self, trailing: &Trailing) -> Option<u64> {

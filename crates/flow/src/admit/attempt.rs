@@ -288,7 +288,7 @@ impl<'e> Attempt<'e> {
         for (scope, slot) in std::mem::take(&mut self.extra.borrowed) {
             let Some(node) = self.node_of(scope) else { continue };
             if !node.borrowed().give_back(slot, self.entry.units) {
-                // The slot has begun meanwhile and the units are counted as passed, so they end immediately.
+                // The slot has begun and the units are counted as passed, so they end immediately.
                 node.abandon(self.now, self.entry.units, Nanos::ZERO);
             }
         }

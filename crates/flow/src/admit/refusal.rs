@@ -52,7 +52,7 @@ pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Opti
         extra.origin.iter().chain(&extra.context).for_each(|node| count(node));
     }
     let Refusal { kind, rule, retry_after, .. } = refusal;
-    // By the name of the state: there are at most as many of these as of resources, whatever callers make up.
+    // By the name of the state: callers can make up names, but the number of states is bounded.
     signals::blocked(&state.name, kind, &rule, units);
     Blocked { kind, rule, resource: entry.resource.shared_name(), retry_after }
 }

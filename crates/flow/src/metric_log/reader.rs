@@ -17,7 +17,7 @@ pub struct Query {
     pub to: Option<u64>,
     /// Only lines of this resource, by its name as written in the log (see [`MetricLine::resource`]).
     pub resource: Option<String>,
-    /// At most this many lines, beginning with the oldest.
+    /// The maximum number of lines, beginning with the oldest.
     pub limit: Option<usize>,
 }
 
@@ -35,7 +35,7 @@ impl Query {
 pub struct Found {
     /// The lines, oldest first.
     pub lines: Vec<MetricLine>,
-    /// The number of log files that were found; 0 if there is no log with that name.
+    /// The number of log files that were found; 0 if no file has that name.
     pub files: usize,
     /// The number of lines that were skipped because they could not be parsed, such as the last line of a file whose
     /// writer was killed.

@@ -48,13 +48,13 @@ impl MetricLog {
         Ok(Self { dir, app: file_name(app), max_bytes: 50 << 20, max_files: 6, written: None, open: None })
     }
 
-    /// Starts a new file once a file has this many bytes. Default: 50 MiB.
+    /// Starts a new file once a file has `bytes` bytes. Default: 50 MiB.
     #[must_use]
     pub fn max_bytes(self, max_bytes: u64) -> Self {
         Self { max_bytes, ..self }
     }
 
-    /// Keeps this many files (at least 1) and removes older ones. Default: 6.
+    /// Keeps `files` files (at least 1) and removes older ones. Default: 6.
     #[must_use]
     pub fn max_files(self, max_files: usize) -> Self {
         Self { max_files: max_files.max(1), ..self }

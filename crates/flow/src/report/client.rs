@@ -87,7 +87,7 @@ impl Client {
         let status = answer.status();
         if !status.is_success() {
             let mut why = String::new();
-            // What cannot be read of the reason is left out.
+            // An error while reading only shortens the reason.
             let _ = answer.body_mut().as_reader().take(MAX_REASON).read_to_string(&mut why);
             let why = super::message::detail(&why).unwrap_or(why);
             return Err(ReportError::Refused { url: self.server.clone(), status: status.as_u16(), why });

@@ -1,4 +1,4 @@
-//! What a report says, in JSON.
+//! The content of a report, in JSON.
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::stats::Slot;
@@ -97,7 +97,8 @@ impl Collect {
                 (calls, resource, seconds)
             })
             .collect();
-        // The busiest go first, if there is no room for all. The sort is stable: otherwise in the order of their names.
+        // The busiest come first, in case the report has no room for all. The sort is stable: otherwise in the order of their
+        // names.
         all.sort_by_key(|(calls, ..)| std::cmp::Reverse(*calls));
         let (mut bytes, mut resources) = (0, Vec::new());
         for (_, resource, seconds) in &all {
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(report["resources"][0]["in_flight"], 1);
         assert_eq!(report["resources"][0]["breakers"][0][1], "closed");
         assert_eq!(seconds(&report), serde_json::json!([[1_000, 2, 1, 0, 1, 0, 2]]));
-        // The server was away: the same second is told again, with those after it.
+        // The server was away: the next report has the same second again, with those after it.
         timer.advance(Duration::from_secs(2));
         drop(held);
         timer.advance(Duration::from_secs(1));

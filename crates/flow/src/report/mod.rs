@@ -1,12 +1,12 @@
-//! Reports to `tidegate serve`: what each resource does, for its page, and rules that operators push from there (feature
-//! `report`).
+//! Reports to `tidegate serve`: the statistics of each resource, for the server's page, and the rules that operators push from
+//! there (feature `report`).
 //!
 //! ```no_run
 //! use tidegate_flow::{Gate, report::Report};
 //!
 //! let gate = Gate::new();
 //! let report = Report::to("http://127.0.0.1:8082", "shop").token("tg_…");
-//! let reporter = gate.report(report, |told| if let Err(error) = told { eprintln!("{error}") })?;
+//! let reporter = gate.report(report, |outcome| if let Err(error) = outcome { eprintln!("{error}") })?;
 //! assert_eq!(reporter.failure(), None);
 //! # Ok::<(), tidegate_flow::report::ReportError>(())
 //! ```
@@ -107,7 +107,7 @@ pub enum ReportError {
     Away {
         /// The server.
         url: String,
-        /// What went wrong.
+        /// The client's error.
         why: String,
     },
     /// The server refused the report.
@@ -151,15 +151,15 @@ impl fmt::Debug for Reporter {
 
 impl Gate {
     /// Reports this gate's resources each second from a background thread, and loads the rules that operators push: see the
-    /// [module](self). `told` is called with `Ok` when rules from the server were loaded, and with the error when reporting begins
-    /// to fail or fails in a new way.
+    /// [module](self). `on_outcome` is called with `Ok` when rules from the server were loaded, and with the error when reporting
+    /// begins to fail or fails in a new way.
     ///
     /// # Errors
-    /// If the options are unusable, or the thread cannot be started. A server that does not answer is no error here.
+    /// If the options are unusable, or the thread cannot be started. A server that does not answer is not an error here.
     pub fn report(
         &self,
         report: Report,
-        told: impl Fn(Result<(), &ReportError>) + Send + 'static,
+        on_outcome: impl Fn(Result<(), &ReportError>) + Send + 'static,
     ) -> Result<Reporter, ReportError> {
         let client = Client::new(&report)?;
         let failure: Arc<Mutex<Option<String>>> = Arc::default();
@@ -174,8 +174,8 @@ impl Gate {
                 std::mem::replace(&mut *last, failed.clone())
             };
             match done {
-                Ok(true) => told(Ok(())),
-                Err(error) if was != failed => told(Err(&error)),
+                Ok(true) => on_outcome(Ok(())),
+                Err(error) if was != failed => on_outcome(Err(&error)),
                 Ok(false) | Err(_) => {}
             }
         };

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Target, Threshold};
 
-/// Admits at most `threshold` units of a resource in flight, whatever their origin.
+/// Admits at most `threshold` units of a resource in flight, from all origins together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IsolationRule {
     /// The rule's id, which a [`Blocked`](crate::Blocked) reports.

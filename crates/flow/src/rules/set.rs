@@ -103,7 +103,7 @@ pub struct RuleError {
     pub index: usize,
     /// The rule's id, or a summary of the rule.
     pub rule: String,
-    /// What is wrong, and what to do about it.
+    /// The mistake, and the remedy.
     #[source]
     pub reason: InvalidRule,
 }

@@ -25,8 +25,8 @@ pub trait RuleSource: Send + 'static {
     /// If the source cannot be read or parsed. It will be called again.
     fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError>;
 
-    /// Returns the pause before the next call. A source that blocks until there is a change, with a timeout of its own,
-    /// returns zero. Default: one second.
+    /// Returns the pause before the next call. A source that blocks until a change, with a timeout, returns zero. Default: one
+    /// second.
     fn pause(&self) -> Duration {
         Duration::from_secs(1)
     }

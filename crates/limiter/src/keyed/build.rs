@@ -50,7 +50,7 @@ impl<C> KeyedBuilder<C> {
         Self { max_keys, ..self }
     }
 
-    /// What happens to a new key if the limiter would have to forget an exhausted key for it (default:
+    /// The treatment of a new key if the limiter would have to forget an exhausted key for it (default:
     /// [`WhenFull::Forget`]). That takes at least four times as many exhausted keys as the maximum number of keys.
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }

@@ -16,7 +16,7 @@ use super::{
 use crate::table::{BuildError, WhenFull};
 
 impl<C: ?Sized> KeyedLimiter<C> {
-    /// Changes the policy of keys that have none of their own, and keeps the current usage (see [`Policy::transfer`]).
+    /// Changes the policy of keys without an override, and keeps the current usage (see [`Policy::transfer`]).
     ///
     /// The call returns at once, however many keys there are. A key's state moves on its next request. The rest moves when
     /// the returned [`Change`], or that of a later change, is finished or awaited, and at the latest with the next snapshot.
@@ -74,7 +74,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// Gives one key its own policy, and keeps the key's usage.
     ///
     /// # Errors
-    /// If the number of keys with exceptions has reached the maximum number of keys, or there is no memory.
+    /// If the number of keys with exceptions has reached the maximum number of keys, or the system has no memory.
     pub fn set_override_at(
         &self,
         key: impl Key,
@@ -225,7 +225,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Gives one key its own policy at the current time, and keeps the key's usage.
     ///
     /// # Errors
-    /// If the number of keys with exceptions has reached the maximum number of keys, or there is no memory.
+    /// If the number of keys with exceptions has reached the maximum number of keys, or the system has no memory.
     pub fn set_override(&self, key: impl Key, policy: impl Into<Policy>) -> Result<(), OverrideError> {
         self.set_override_at(key, policy, self.clock().now())
     }

@@ -123,8 +123,8 @@ impl Inner {
         has_passed
     }
 
-    /// Drops two blocks that have passed, and more if there is no room for another one. So each block that was set is looked at once,
-    /// and no call walks all of them.
+    /// Drops two blocks that have passed, and more if the map has no room for another one. So each block that was set is looked at
+    /// once, and no call walks all of them.
     fn drop_some_passed(&mut self, marks: &Marks, most: usize, now: Nanos) {
         let mut dropped = 0;
         while dropped < 2 || self.map.len() >= most {

@@ -86,7 +86,7 @@ pub(super) const MOST_OLDER: usize = 4;
 pub(crate) enum NoStep {
     /// A newer generation has replaced this one.
     Retired,
-    /// The key is new, and there is no room for it until this time ([`WhenFull::Deny`]).
+    /// The key is new, and the table has no room for it until this time ([`WhenFull::Deny`]).
     Refused(Nanos),
 }
 
@@ -201,7 +201,7 @@ impl Generation {
 
     /// A look at a key's state, without adding the key.
     pub fn look<R>(&self, tag: Tag, now: Nanos, step: impl FnOnce(&mut [u64]) -> R) -> Result<R, NoStep> {
-        // The oldest generation first: whatever moves meanwhile is seen in one of the two.
+        // The oldest generation first: a state that moves during the look is seen in one of the two.
         let mut before: Option<Vec<u64>> = None;
         for older in self.older().iter().rev() {
             let owed = older.table.look(older.policy(), tag, now, |old, _| {
@@ -231,7 +231,7 @@ impl Generation {
         })
     }
 
-    /// Until when a decision on this key would be refused because it is new and there is no room for it.
+    /// The time until which a decision on this key would be refused because it is new and the table has no room.
     pub fn refuses(&self, tag: Tag, now: Nanos) -> Option<Nanos> {
         let until = self.table.refuses(self.policy(), tag, now)?;
         // A key of an older generation is not new.
@@ -290,8 +290,8 @@ impl Generation {
                 let mut tags = Vec::new();
                 let next = oldest.table.walk(from, |tag, _| tags.push(tag));
                 for tag in tags {
-                    // The key is here already, or moves now; in both cases it is here afterwards. This generation is not retired
-                    // meanwhile: that takes the lock that is held.
+                    // The key is here already, or moves now; in both cases it is here afterwards. This generation cannot be retired
+                    // before: that takes the lock that is held.
                     let _ = self.apply(self.policy(), tag, now, |_| ());
                 }
                 Some(next.map_or(Sweep::Records(Cursor::BEGIN), Sweep::Keys))
@@ -337,7 +337,7 @@ impl Generation {
 
     /// Forgets a key's usage; returns whether there was any.
     pub fn reset(&self, tag: Tag, now: Nanos) -> bool {
-        // The oldest generation first: what moves meanwhile moves here.
+        // The oldest generation first: a state that moves during the walk moves here.
         let older = self.older();
         let mut had = false;
         for one in older.iter().rev().map(|one| &**one).chain([self]) {
@@ -358,7 +358,7 @@ impl Generation {
         self.policy().debt(&self.converted(from, &old, now), now)
     }
 
-    /// Stores the debt of a key of another policy for which there is no place here.
+    /// Stores the debt of a key of another policy for which the table has no cell.
     pub fn keep(&self, tag: Tag, from: &Policy, old: &[u64], now: Nanos) {
         if let Some(debt) = self.policy().debt(&self.converted(from, old, now), now) {
             self.table.keep(tag, debt, now);

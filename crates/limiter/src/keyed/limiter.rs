@@ -26,7 +26,7 @@ use crate::{
 /// use tidegate::{KeyedLimiter, Policy};
 /// let limiter = KeyedLimiter::new(Policy::sliding_window("100/1m".parse()?))?;
 /// if limiter.acquire("alice", 1).is_denied() {
-///     // tell alice to come back later
+///     // ask alice to come back later
 /// }
 /// let address = std::net::IpAddr::from([192, 0, 2, 1]);
 /// assert!(limiter.check(address).is_allowed() && limiter.check(7_u64).is_allowed());
@@ -103,7 +103,7 @@ impl<C> KeyedLimiter<C> {
 }
 
 impl<C: ?Sized> KeyedLimiter<C> {
-    /// The policy of keys that have none of their own.
+    /// The policy of keys without an override.
     #[must_use]
     pub fn policy(&self) -> Policy {
         *self.generations.current().policy()
@@ -117,8 +117,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.generations.changes()
     }
 
-    /// The policy of a key that has [one of its own](Self::set_override_at). Where no key is an exception, this does not even hash
-    /// the key.
+    /// The override of a key (see [`set_override_at`](Self::set_override_at)), if it has one. If no key is an exception, the key is
+    /// not even hashed.
     pub fn override_of(&self, key: impl Key) -> Option<Policy> {
         if !self.marks.any() {
             return None;
@@ -173,7 +173,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     pub(super) fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
         let generation = self.generations.newest();
         let near = generation.table.apply_near(tag, |state| {
-            // Checked under the key's lock: the key, or all keys, may have got a new policy meanwhile.
+            // Checked under the key's lock: the key, or all keys, may just have got a new policy.
             let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
             plain.then(|| generation.policy().decide(state, now, cost))
         });
@@ -203,7 +203,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// One atomic step on a key's state, with the policy that applies to the key.
     ///
     /// # Errors
-    /// If the key is new and there is no room for it: the time until which it is refused ([`WhenFull::Deny`]).
+    /// If the key is new and the table has no room for it: the time until which it is refused ([`WhenFull::Deny`]).
     pub(super) fn with_state<R>(
         &self,
         tag: Tag,
@@ -227,8 +227,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
         }
     }
 
-    /// One atomic step on a key's state and its line, or on the state alone if there is no line. The error is the denial
-    /// of a new key for which there is no room.
+    /// One atomic step on a key's state and its line, or on the state alone if it has no line. The error is the denial of a new key
+    /// for which the table has no room.
     fn on_line<R>(
         &self,
         tag: Tag,
@@ -429,11 +429,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
         }
     }
 
-    /// Takes `cost` whether it fits or not, for a cost that is known only after the work. What exceeds the limit is debt, which
+    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Units above the limit are debt, which
     /// time repays (see [`Algorithm::charge`]); it also counts against waiters, and during a block. Returns the decision on a cost
     /// of 0 afterwards: a denial if more is in use than the limit.
     ///
-    /// A new key for which a full table has no room ([`WhenFull::Deny`]) is not charged: it is denied as long as there is no room.
+    /// A new key for which a full table has no room ([`WhenFull::Deny`]) is not charged: it is denied until the table has room.
     ///
     /// [`WhenFull::Deny`]: crate::WhenFull::Deny
     pub fn charge_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
@@ -495,8 +495,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
         reset
     }
 
-    /// Forgets what all keys have used (see [`reset_at`](Self::reset_at)), key by key, while decisions continue. What a key
-    /// takes meanwhile may or may not be forgotten.
+    /// Forgets the usage of all keys (see [`reset_at`](Self::reset_at)), key by key, while decisions continue. Units that a key
+    /// takes during the call may or may not be forgotten.
     pub fn reset_all_at(&self, now: Nanos) {
         {
             // A change of policy would move keys that are not reset yet to places that were already reset.
@@ -511,7 +511,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.serve_all(now);
     }
 
-    /// Denies a key until a time. With [`Nanos::MAX`] there is no end. A block that has passed costs nothing and is dropped.
+    /// Denies a key until a time, or with [`Nanos::MAX`] until it is unblocked. A block that has passed costs nothing and is
+    /// dropped.
     ///
     /// # Errors
     /// [`TooManyExceptions`] if the number of keys with exceptions has reached the maximum number of keys.

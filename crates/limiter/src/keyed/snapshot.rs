@@ -46,7 +46,7 @@ impl<C> KeyedLimiter<C> {
         self.hash
     }
 
-    /// Passes every state that has not recovered completely to `show`. Decisions continue meanwhile, so the states are from
+    /// Passes every state that has not recovered completely to `show`. Decisions continue, so the states are from
     /// different moments; a key that moves within the table at that time may be shown twice or be missed.
     pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(Entry)) {
         // States that a change of policy has not moved yet are moved first, so that all are in one place.

@@ -24,7 +24,7 @@ pub enum BuildError {
     },
 }
 
-/// What happens to a new key if the limiter would have to forget the record of an exhausted key for it.
+/// The treatment of a new key if the limiter would have to forget the record of an exhausted key for it.
 ///
 /// That takes more exhausted keys than the table and its records hold: at least four times the maximum number of keys,
 /// within the time that their limits take to end.
@@ -52,7 +52,7 @@ pub enum Refused {
     Closed,
 }
 
-/// Why there is no cell for a new key.
+/// Why a new key gets no cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
     /// See [`Refused::Full`].

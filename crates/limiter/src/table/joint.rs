@@ -5,7 +5,7 @@ use tidegate_core::{Algorithm, Nanos};
 
 use super::{Found, Full, NoRoom, Table, Tag, memory::Bucket, room::Pair};
 
-/// Up to this many states need no allocation.
+/// The number of states that need no allocation.
 const INLINE: usize = 4;
 
 /// A state that a joint decision needs.

@@ -71,7 +71,7 @@ impl Table {
         })
     }
 
-    /// What happens to a new key if an exhausted key's record would have to be forgotten for it.
+    /// Sets the treatment of a new key for which an exhausted key's record would have to be forgotten.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
@@ -161,8 +161,7 @@ impl Table {
         step(bucket.state(cell))
     }
 
-    /// Starts fetching a key's first bucket into the cache, for a step that follows soon: the caller can do something else
-    /// meanwhile. Changes nothing.
+    /// Starts fetching a key's first bucket into the cache for a later step, while the caller does something else. Changes nothing.
     #[inline]
     pub fn prefetch(&self, tag: Tag) {
         self.memory.prefetch(tag.first(self.memory.layout.buckets));
@@ -233,7 +232,7 @@ impl Table {
         step: impl FnOnce(&mut [u64], Found) -> R,
     ) -> Result<R, Refused> {
         let mut state = self.fresh();
-        // In place, so that no other key gets the record's place meanwhile. The key is known: the step takes no other lock.
+        // In place, so that no other key gets the record's place first. The key is known: the step takes no other lock.
         let mut step = Some(step);
         let on_record = self.records.update(self.records.spot(tag), now, |debt| {
             algorithm.owe(&mut state, debt);
@@ -333,7 +332,7 @@ impl Table {
         self.both(self.memory.lock(tag.first(self.memory.layout.buckets)), tag)
     }
 
-    /// A key's second bucket, locked beside its first; `None` if they are the same.
+    /// A key's second bucket, locked together with its first; `None` if they are the same.
     fn both<'a>(&'a self, first: Bucket<'a>, tag: Tag) -> (Bucket<'a>, Option<Bucket<'a>>) {
         let (index, second) = (first.index(), tag.second(self.memory.layout.buckets));
         self.stretches.touch(index);

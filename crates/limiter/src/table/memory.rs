@@ -60,7 +60,7 @@ mod imp {
                 return;
             }
             for index in touched {
-                // SAFETY: locked above, and nobody else holds a reference; the range is the rest of the stride.
+                // SAFETY: locked above, and no other reference exists; the range is the rest of the stride.
                 unsafe { self.line(index).words(1, self.layout.stride - 1) }.fill(0);
                 self.line(index).lock().unlock(0);
             }
@@ -207,8 +207,8 @@ impl Bucket<'_> {
     #[inline]
     fn further(&mut self, cell: usize) -> &mut u64 {
         assert!(cell < self.layout.cells);
-        // SAFETY: this bucket holds the lock and borrows itself meanwhile; a layout's tags lie in its stride, and the first
-        // cell has been dealt with.
+        // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a layout's tags lie in its stride, and
+        // the first cell has been dealt with.
         unsafe { &mut self.line.words(cell, 1)[0] }
     }
 
@@ -239,8 +239,8 @@ impl Bucket<'_> {
     pub fn state(&mut self, cell: usize) -> &mut [u64] {
         let Layout { words, cells, .. } = *self.layout;
         assert!(cell < cells);
-        // SAFETY: this bucket holds the lock and borrows itself meanwhile; a layout's states lie in its stride, behind the
-        // tags.
+        // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a layout's states lie in its stride,
+        // behind the tags.
         unsafe { self.line.words(cells + cell * words, words) }
     }
 }

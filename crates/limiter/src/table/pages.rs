@@ -99,8 +99,8 @@ fn advise_huge(at: usize) {
 
 #[cfg(target_os = "linux")]
 fn drop_pages(at: usize, len: usize) -> bool {
-    // SAFETY: the range is a private anonymous mapping that the caller owns, and no thread reads or writes it meanwhile; its
-    // pages read as zero afterwards, which is an empty table with open locks.
+    // SAFETY: the range is a private anonymous mapping that the caller owns, and no other thread reads or writes it during the
+    // call; its pages read as zero afterwards, which is an empty table with open locks.
     unsafe { libc::madvise(at as *mut _, len, libc::MADV_DONTNEED) == 0 }
 }
 

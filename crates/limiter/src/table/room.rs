@@ -24,7 +24,7 @@ pub(crate) struct PairCell {
     pub cell: usize,
 }
 
-/// A key's two buckets, locked; there is no second one if both are the same.
+/// A key's two buckets, locked; without a second one if both are the same.
 pub(crate) struct Pair<'p, 'a> {
     first: &'p mut Bucket<'a>,
     second: Option<&'p mut Bucket<'a>>,

@@ -105,7 +105,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Restarts the counters. Relaxed, as all counters: no key is added or removed meanwhile.
+    /// Restarts the counters. Relaxed, as all counters: no key is added or removed during the call.
     pub fn reset(&self) {
         let plain = [
             &self.keys,

@@ -71,7 +71,7 @@ impl Plan {
     }
 }
 
-/// When a state admits `cost` if there are no other requests from `at` on.
+/// The time at which a state admits `cost`, without other requests from `at` on.
 pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u32) -> Turn {
     if cost > policy.limit() {
         return Turn::Never;

@@ -1,7 +1,7 @@
 //! A leaky bucket's reservations: when each unit of delayed work starts.
 //!
 //! ```text
-//!   now        │◄ held ►│◄  free  ►│◄ held ►│            free: given up by somebody who waited
+//!   now        │◄ held ►│◄  free  ►│◄ held ►│            free: given up by a waiter that was dropped
 //! ───┼─────────┼────────┼──────────┼────────┼──────►  time
 //!                                          TAT: the end of the queue, which the state holds
 //! ```

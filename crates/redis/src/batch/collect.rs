@@ -38,7 +38,7 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 }
 
 impl Collector {
-    /// A collector of this many answers, and their places.
+    /// A collector of `count` answers, and their places.
     pub fn new(count: usize) -> (Self, impl Iterator<Item = Place>) {
         let (sender, complete) = oneshot::channel();
         let given = (0..count).map(|_| None).collect();

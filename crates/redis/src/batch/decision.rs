@@ -129,7 +129,7 @@ impl Batcher {
     }
 
     /// Decides on several requests: each separately, and neighbours with the same key in this order. Keep the number to a few
-    /// hundred, because other callers wait meanwhile.
+    /// hundred, because other callers wait for the call.
     pub async fn decide_many(
         self: &Arc<Self>,
         plan: &Arc<Plan>,

@@ -109,7 +109,7 @@ impl Batcher {
         }
     }
 
-    /// Sends requests, and then the requests that have arrived meanwhile.
+    /// Sends requests, and then those that have arrived during the call.
     async fn send<R: Request>(self: Arc<Self>, shard: usize, mut requests: Vec<R>) {
         loop {
             // If the call is dropped (the runtime ends), the next task takes over.

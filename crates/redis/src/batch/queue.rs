@@ -9,7 +9,7 @@ use tidegate_core::Nanos;
 
 use crate::health::Pace;
 
-/// If this many requests wait, another call is sent before the current one has returned.
+/// The number of waiting requests from which another call is sent before the current one has returned.
 const EARLY: usize = 32;
 
 /// The waiting requests of one kind for a shard.
@@ -29,7 +29,7 @@ struct State<R> {
     holders: usize,
 }
 
-/// What to do with the waiting requests.
+/// The next step for the waiting requests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn<R> {
     /// Nothing; another task handles them.
@@ -187,7 +187,7 @@ mod tests {
         enum Event {
             Asked,
             Woken,
-            /// A call has returned and answered this many callers.
+            /// A call has returned, with answers for that number of callers.
             Ended(usize),
         }
         let queue = Queue::default();

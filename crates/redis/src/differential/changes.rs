@@ -120,7 +120,7 @@ fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
     }
 }
 
-/// What is admitted in a window is at most the highest limit in force in it, for any order of limits.
+/// A window admits at most the highest limit in force in it, for any order of limits.
 fn hold_to_the_law(of: impl Fn(u32) -> Policy, limits: &[u32], window: impl Fn(u64) -> u64, seed: u64) {
     let plans: Vec<Plan> =
         limits.iter().map(|&limit| Plan::new(of(limit)).expect("the policy can be shared")).collect();

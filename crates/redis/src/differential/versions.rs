@@ -76,7 +76,7 @@ impl Bench {
         self.call(&script, &[key.to_vec()], &arguments);
     }
 
-    /// What the rest of a line says: the answers for the value under this key, at the bench's time.
+    /// The rest of a line: the answers for the value under this key, at the bench's time.
     fn answers(&mut self, plan: &Plan, key: &[u8]) -> String {
         let (one, _) = self.decide(plan, key, 1);
         let after = self.refund(plan, key, 2);
@@ -109,7 +109,7 @@ fn told(decision: &Decision) -> String {
     format!("{} {} {}", decision.is_allowed(), decision.remaining(), decision.reset_after_nanos())
 }
 
-/// What this version leaves behind, in the form of the file.
+/// The values that this version writes, in the form of the file.
 fn written() -> String {
     let mut bench = Bench::new(50);
     let mut lines = String::new();

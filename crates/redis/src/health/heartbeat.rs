@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(2);
 /// After this long without failure, pauses start from the first one again.
 const WELL: Duration = Duration::from_secs(10);
-/// A cluster client replaces dead nodes on its own, but not silent ones. After this many failed rounds, it is replaced.
+/// The number of failed rounds after which a cluster client is replaced: it replaces dead nodes on its own, but not silent ones.
 const RENEW: u32 = 5;
 
 /// Runs heartbeats for as long as the monitor exists.
@@ -126,7 +126,7 @@ impl Heartbeat {
             };
             monitor.counters().count(&error);
             self.misses[shard] = self.misses[shard].saturating_add(1);
-            // A server that replies and refuses a plain write is down, whatever its error.
+            // A server that replies and refuses a plain write is down, for any reason.
             let unanswered = matches!(error, StoreError::TimedOut | StoreError::Lost(_));
             if unanswered && self.misses[shard] < MISSES {
                 // A store that was never reached counts as down already. The reason is known.
@@ -141,8 +141,8 @@ impl Heartbeat {
         }
         self.sum_up(monitor);
         self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
-        // Perhaps only this connection is dead, or it leads to a server that is no longer the master. A connection that was
-        // made meanwhile has not been tried yet.
+        // Perhaps only this connection is dead, or it leads to a server that is no longer the master. A newer connection has not
+        // been tried yet.
         let give_up = failed && (!monitor.is_cluster() || self.failures.is_multiple_of(RENEW));
         if let Some(had) = had.filter(|_| give_up) {
             monitor.runner.connector.give_up(had);

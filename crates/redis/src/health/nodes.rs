@@ -124,7 +124,7 @@ pub struct SeenNode {
     pub is_self: bool,
 }
 
-/// How a node appears in the set: a number of its own, and its name.
+/// A node in the set: a random number, and its name.
 pub struct Identity(String);
 
 impl Identity {
@@ -136,7 +136,7 @@ impl Identity {
         Self(if name.is_empty() { id } else { format!("{id} {name}") })
     }
 
-    /// What a script says about the nodes.
+    /// The nodes in a script's reply.
     fn seen(&self, reply: Value) -> Option<Vec<SeenNode>> {
         let Value::Array(parts) = reply else { return None };
         let pairs = parts.as_chunks::<2>();

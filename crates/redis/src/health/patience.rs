@@ -14,8 +14,8 @@ use super::Monitor;
 /// The longest time limit.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The time limit of a heartbeat after this many without a reply. It doubles with each, so that a store whose distance has grown is
-/// measured before it counts as down.
+/// The time limit of a heartbeat after `misses` heartbeats without a reply. It doubles with each, so that a store whose distance
+/// has grown is measured before it counts as down.
 pub fn heartbeat_time(allowed: Option<Nanos>, misses: u8) -> Duration {
     let time = if allowed.is_some() { auto(allowed) } else { LONGEST };
     time.saturating_mul(1 << misses.min(10)).min(LONGEST)

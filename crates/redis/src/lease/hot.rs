@@ -12,7 +12,7 @@ use super::Held;
 const STRIPES: usize = 16;
 /// Slots per thread.
 const PLACES: usize = 8;
-/// A slot goes to another key after this many misses.
+/// The number of misses after which a slot goes to another key.
 const MISSES: u32 = 8;
 
 thread_local! {

@@ -27,12 +27,12 @@ use crate::{
     script::{Plan, Script},
 };
 
-/// With many keys, the map is divided into this many sections. Threads with different keys then rarely contend, and an
-/// insertion blocks only a part of the keys.
+/// The number of sections of a map with many keys. Threads with different keys then rarely contend, and an insertion blocks only a
+/// part of the keys.
 const SECTIONS: usize = 64;
 /// With fewer keys than this there is one section.
 const FEW: usize = 1 << 10;
-/// To insert a key into a full section, this many keys are checked for one that was not used recently.
+/// To insert a key into a full section, `LOOKS` keys are checked for one that was not used recently.
 const LOOKS: usize = 8;
 
 /// The lease of one key.

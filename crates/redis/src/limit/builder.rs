@@ -50,7 +50,7 @@ impl LimitBuilder {
         Self { mode, ..self }
     }
 
-    /// What to do while the store makes no decision (default: [`OnError::Local`]).
+    /// Sets the substitute for the store's decision while the store makes none (default: [`OnError::Local`]).
     pub fn on_error(self, on_error: OnError) -> Self {
         Self { on_error, ..self }
     }
@@ -63,7 +63,7 @@ impl LimitBuilder {
     }
 
     /// Whether to remember a denial until its wait is over, so that a retry costs no round trip (default: yes). Units that are
-    /// refunded or deleted in the store meanwhile are then not seen before.
+    /// refunded or deleted in the store before then are not seen until then.
     pub fn remember_denials(self, remember: bool) -> Self {
         Self { remember_denials: remember, ..self }
     }
@@ -97,7 +97,7 @@ impl LimitBuilder {
     /// Builds the limit.
     ///
     /// # Errors
-    /// When the name is empty or contains `:`, `{` or `}`, when the policy cannot be shared, or when there is no memory for
+    /// When the name is empty or contains `:`, `{` or `}`, when the policy cannot be shared, or when the system has no memory for
     /// local decisions.
     pub fn build(self) -> Result<SharedLimit, LimitError> {
         if !is_word(&self.name) {
@@ -153,7 +153,7 @@ pub enum LimitError {
     /// The policy cannot be shared.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// There is no memory for local decisions. The limiter in memory calls `local_keys` `max_keys`.
+    /// The system has no memory for local decisions. The limiter in memory calls `local_keys` `max_keys`.
     #[error("for on_error = local: {}", _0.to_string().replace("max_keys", "local_keys"))]
     Local(#[source] LocalError),
 }

@@ -56,7 +56,7 @@ impl Denials {
         slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The denial in force for this cost. What remains is as it was then; for other costs the store must be asked.
+    /// The denial in force for this cost, with the room as it was at the denial; for other costs the store must be asked.
     pub fn get(&self, tag: u64, cost: u32, now: Nanos) -> Option<Decision> {
         if !self.may_hold_any(now) {
             return None;

@@ -3,7 +3,7 @@
 use tidegate_core::{Algorithm, Decision, Outcome, Policy};
 use tidegate_limiter::{BuildError, KeyedLimiter};
 
-/// The default number of keys uses at most this many bytes.
+/// The most bytes that the default number of keys may use.
 const ROOM: usize = 1 << 29;
 const KEYS: usize = 1 << 16;
 
@@ -28,7 +28,7 @@ impl Local {
         Ok(Self { limiter, limit: policy.limit() })
     }
 
-    /// The charge for one unit with this many nodes.
+    /// The charge for one unit if `nodes` share the limit.
     pub fn unit(&self, nodes: u32) -> u32 {
         nodes.clamp(1, self.limit.max(1))
     }
@@ -43,8 +43,8 @@ impl Local {
         share(&self.limiter.charge(key, cost.saturating_mul(unit)), unit)
     }
 
-    /// Refunds up to `cost` of a key's use and returns how much. Two concurrent callers may both be told the same units; then
-    /// less is refunded than reported.
+    /// Refunds up to `cost` of a key's use and returns how much. Two concurrent callers may both get the same units as refunded;
+    /// then less is refunded than reported.
     pub fn refund(&self, key: &[u8], cost: u32, unit: u32) -> u32 {
         let standing = self.standing(key, unit);
         let used = u32::try_from(standing.limit().saturating_sub(standing.remaining())).unwrap_or(u32::MAX);

@@ -49,7 +49,7 @@ impl Mode {
     }
 }
 
-/// What to do while the store makes no decision.
+/// The substitute for the store's decision while the store makes none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
     /// Admit everything, without any limit.

@@ -177,7 +177,7 @@ impl SharedLimit {
 
     /// Asks for several keys, each separately and with its cost: like concurrent calls of [`acquire`](Self::acquire), but with
     /// less work for each. Neighbours with the same key are decided in this order, and in one round trip. Keep the number to a
-    /// few hundred, because other callers wait meanwhile.
+    /// few hundred, because other callers wait for the call.
     ///
     /// All have one deadline, and [`OnError`] decides what the store has not decided by then. The exception are leased and
     /// reported limits: they decide one request after the other, each with its own deadline.
@@ -321,8 +321,8 @@ impl SharedLimit {
         }
     }
 
-    /// Takes `cost` whether it fits or not, for a cost that is known only after the work, and returns the decision on a cost of 0
-    /// afterwards: a denial if more is in use than the limit. What exceeds the limit is debt, which time repays (see
+    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Returns the decision on a cost of 0
+    /// afterwards: a denial if more is in use than the limit. Units above the limit are debt, which time repays (see
     /// [`Algorithm::charge`]). Of a [leased or reported](Self::mode) limit, units that this node holds are used if they suffice.
     ///
     /// This never fails: if the store does not reply, [`OnError`] decides. With [`Source::Local`] the charge was made in memory. With

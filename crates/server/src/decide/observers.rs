@@ -1,4 +1,4 @@
-//! Who hears of decisions beside the counters.
+//! The trace and the clock that limits report their decisions to.
 
 use std::{fmt, sync::Arc};
 
@@ -6,7 +6,7 @@ use tidegate_core::Clock;
 
 use crate::observe::trace::Trace;
 
-/// Who hears of decisions beside the counters.
+/// The trace and the clock that limits report their decisions to, in addition to their counters.
 #[derive(Clone, Default)]
 pub struct DecisionObservers {
     /// Keeps the requests of a sample of the keys.

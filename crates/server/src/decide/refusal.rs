@@ -15,7 +15,7 @@ pub const MOST_OVERRIDES: usize = 1_000;
 #[non_exhaustive]
 pub enum Refusal {
     /// No limit has this name.
-    #[error("there is no limit `{name}`; {}", nearest_names(nearest, *limits))]
+    #[error("no limit is named `{name}`; {}", nearest_names(nearest, *limits))]
     UnknownLimit {
         /// The name, as far as it can be displayed.
         name: String,
@@ -59,7 +59,7 @@ pub enum Refusal {
         /// Whether it has no keys at all.
         global: bool,
     },
-    /// There is no room for the history of a limit (or of any, if no name is given).
+    /// The budget for histories has no room for this limit (or for any, if no name is given).
     #[error("no history is kept{}: --history-memory leaves no room for it", of_limit(limit))]
     NoHistory {
         /// The limit's name; empty if none was given.
@@ -130,18 +130,18 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
-    /// It is no quota, or none for the limit's algorithm.
-    #[error("`{quota}` is no quota for limit `{limit}`: {why}")]
+    /// The text is not a quota of the limit's algorithm.
+    #[error("`{quota}` is not a quota for limit `{limit}`: {why}")]
     NoQuota {
         /// The limit's name.
         limit: String,
-        /// What was given, as far as it can be shown.
+        /// The text of the request, shortened.
         quota: String,
-        /// What is wrong with it.
+        /// The mistake.
         #[source]
         why: QuotaTextError,
     },
-    /// As many keys have a quota by an operator as may.
+    /// The limit has [`MOST_OVERRIDES`] overrides already.
     #[error(
         "{MOST_OVERRIDES} keys of limit `{limit}` are overridden already: end some, or write them into the rules file"
     )]
@@ -149,13 +149,13 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
-    /// Keys that are overridden are text.
-    #[error("the key is not UTF-8 text, which keys in rules are")]
+    /// The key of an override is not UTF-8.
+    #[error("the key is not UTF-8, and overridden keys must be: they can be written into the rules file")]
     KeyNotText,
-    /// There is no memory for the key's own state.
-    #[error("there is no memory for a state of the key's own: {why}")]
+    /// The system has no memory for the key's state.
+    #[error("the system has no memory for the overridden key's state: {why}")]
     NoMemory {
-        /// What the system says.
+        /// The limiter's error.
         #[source]
         why: OverrideError,
     },

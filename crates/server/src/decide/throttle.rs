@@ -2,8 +2,8 @@
 //! limits.
 //!
 //! redis-cell is a token bucket in GCRA form. Its emission interval is `period / count`, truncated to whole nanoseconds. Its
-//! bucket holds `max_burst + 1`. A key has one theoretical arrival time, whatever limit its last request brought. Tidegate
-//! keeps the same number in the same form, so the replies are equal: `tests/throttle.rs` compares them with a transcription of
+//! bucket holds `max_burst + 1`. A key has one theoretical arrival time for all limits that its requests bring. Tidegate keeps the
+//! same number in the same form, so the replies are equal: `tests/throttle.rs` compares them with a transcription of
 //! redis-cell's arithmetic. There is one difference: redis-cell truncates times to milliseconds before it rounds up to
 //! seconds, and computes `remaining` in whole microseconds; here both are exact.
 
@@ -142,7 +142,7 @@ impl ThrottleQuota {
         Ok(ThrottleAsk { policy, quantity, fills_in })
     }
 
-    /// The quota of one of this many nodes: a part of the burst, at least 1, and a part of the rate.
+    /// The quota of one of `nodes`: a part of the burst, at least 1, and a part of the rate.
     pub(crate) fn share(self, nodes: u32) -> Self {
         let nodes = i64::from(nodes.max(1));
         let max_burst = (self.max_burst.saturating_add(1) / nodes).max(1) - 1;
@@ -174,7 +174,7 @@ impl Throttle {
         })
     }
 
-    /// The same store that remembers up to so many heavy keys by name.
+    /// The same store that remembers up to `top_keys` heavy keys by name.
     #[must_use]
     pub fn with_top_keys(self, top_keys: usize) -> Self {
         Self { heavy: HeavyKeys::new(top_keys, &self.counts.sampling), ..self }
@@ -256,7 +256,7 @@ impl Throttle {
         &self.limiter
     }
 
-    /// The `most` keys that asked most and that were denied most of late; `None` where no names are kept.
+    /// The `most` keys with the most recent requests, and those with the most recent denials; `None` if no names are kept.
     #[must_use]
     pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
         self.heavy.top(most, now)

@@ -8,8 +8,8 @@ use std::{
     },
 };
 
-/// If the configuration asks for counters per value, at most this many values of a rule have separate ones. The others count
-/// with the rule itself.
+/// The maximum number of a rule's values with separate counters, if the configuration asks for counters per value. Other values
+/// count with the rule itself.
 const MAX_DETAILED: usize = 1_000;
 
 /// The counters' names, as in envoyproxy/ratelimit.

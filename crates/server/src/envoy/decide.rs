@@ -20,11 +20,12 @@ use crate::{
     },
 };
 
-/// What a denied request consumes.
+/// How a denied request is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consume {
-    /// Every limit of a request is charged, whatever the answer, as in envoyproxy/ratelimit: a limit is over if more is in use after
-    /// the request than it allows. A limit with another algorithm than a fixed window is charged if it admits the request.
+    /// Every limit of a request is charged, also if another one denies, as in envoyproxy/ratelimit: a limit is over if more is in
+    /// use after the request than it allows. A limit with another algorithm than a fixed window is charged if it admits the
+    /// request.
     #[default]
     Each,
     /// Nothing: all limits of a request are one decision.
@@ -62,7 +63,7 @@ struct Found {
     decision: Option<Decision>,
 }
 
-/// What a descriptor matches.
+/// The limit that a descriptor matches.
 enum Place {
     /// No rule, or one that another rule replaces.
     Nowhere,

@@ -28,8 +28,8 @@ pub(crate) struct Text {
     pub text: String,
 }
 
-/// Reads and checks a file, or all files of a directory and its subdirectories, whatever their names, but those that begin with a
-/// dot. `keeping` says where the limits are kept.
+/// Reads and checks a file, or all files with any name of a directory and its subdirectories, except those that begin with a dot.
+/// `keeping` says where the limits are kept.
 ///
 /// # Errors
 /// When a file cannot be read or has problems, or two files have the same domain. The error lists all problems of all files,

@@ -15,8 +15,8 @@ use crate::{
     rules::{LimitSpec, PolicySpec, SharingSpec, TrafficSpec},
 };
 
-/// The maximum number of limits that are kept for their numbers alone. They have no states of their own, so losing them costs
-/// only the time to build them again.
+/// The maximum number of limits that are kept for their numbers alone. They share the states of a table, so losing them costs only
+/// the time to build them again.
 const MOST_KEPT: usize = 256;
 /// The maximum number of keys of each domain and unit. Above it, the table forgets those that have used the least.
 const MAX_KEYS: usize = 1 << 16;
@@ -46,7 +46,7 @@ impl Overrides {
     /// The limit of an override in a domain.
     ///
     /// # Errors
-    /// When the number and the unit are no limit, or there is no memory for a table.
+    /// When the number and the unit do not make a limit, or the system has no memory for a table.
     pub fn limit(
         &self,
         limits: &Limits,
@@ -102,7 +102,7 @@ impl Kept {
             traffic: TrafficSpec::default(),
         };
         let limit = limits.beside(spec, now).map_err(|error| Unanswered::Override(error.to_string()))?;
-        // The store holds the keys of its limits under their name, whatever their number.
+        // The store holds the keys of its limits under their name, for any number.
         if limit.store().is_none() {
             self.tables.insert(name.into(), Arc::clone(&limit));
         }

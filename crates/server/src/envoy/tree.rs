@@ -176,15 +176,15 @@ impl Domains {
         &self.rules
     }
 
-    /// Whether there are no domains.
+    /// Whether the configuration has no domains.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The rule for a descriptor. Each entry is looked up once, below the previous one: first its exact value, then the
-    /// wildcards in the order of the file, then its key alone; there is no backtracking. The last entry must have a rate
-    /// limit. The limit's key is written to `key`, which is cleared first.
+    /// The rule for a descriptor. Each entry is looked up once, below the previous one, without backtracking: first its exact
+    /// value, then the wildcards in the order of the file, then its key alone. The last entry must have a rate limit. The limit's
+    /// key is written to `key`, which is cleared first.
     #[must_use]
     pub fn find<'e>(
         &self,

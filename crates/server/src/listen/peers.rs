@@ -29,7 +29,7 @@ impl Peers {
     /// Adds a connection of this client.
     ///
     /// # Errors
-    /// When it already has the maximum number. `Ok(None)` if there is no bound.
+    /// When it already has the maximum number. Without a bound, the result is `Ok(None)`.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Option<Peer>, TooMany> {
         let Some(most) = self.most else { return Ok(None) };
         let address = subnet(address);

@@ -74,7 +74,7 @@ impl ListenerSecurity {
     /// The access control of a listener whose protocol has neither TLS nor credentials: clients are known by their addresses.
     ///
     /// # Errors
-    /// When other machines can reach it and there is no access file.
+    /// When other machines can reach the listener and no access file protects it.
     pub fn door_by_address(&self, option: &'static str, address: SocketAddr) -> Result<Door, StartError> {
         let is_local = address.ip().to_canonical().is_loopback();
         if !is_local && !self.insecure && self.access.path().is_none() {

@@ -13,8 +13,8 @@ const PER_MINUTE: u32 = 10;
 /// How many addresses are remembered.
 const ADDRESSES: usize = 10_000;
 
-/// Limits the wrong credentials of each IPv4 address, and of each /64 of IPv6. Right ones are always accepted, also from an address with
-/// too many wrong ones, so nobody can lock a client out.
+/// Limits the wrong credentials of each IPv4 address, and of each /64 of IPv6. Right ones are always accepted, also from an address
+/// with too many wrong ones, so an attacker cannot lock a client out.
 pub(crate) struct Strangers {
     failures: KeyedLimiter,
     warning: OnceAMinute,
@@ -23,7 +23,7 @@ pub(crate) struct Strangers {
 
 impl Strangers {
     /// # Panics
-    /// If there is no memory for the addresses, 1 MiB.
+    /// If the system does not provide the 1 MiB for the addresses.
     pub fn new(listener: &'static str) -> Self {
         let policy: Policy = TokenBucket::new(Quota::per_minute(PER_MINUTE))
             .and_then(|bucket| bucket.burst(BURST))

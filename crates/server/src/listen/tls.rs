@@ -48,7 +48,7 @@ pub enum TlsError {
     /// A file cannot be read, or lacks PEM of the necessary kind.
     #[error("{what} {}: {source}", path.display())]
     Read {
-        /// What the file should contain.
+        /// The expected content of the file.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -76,7 +76,7 @@ pub enum TlsError {
     Authority {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the verifier.
         source: VerifierBuilderError,
     },
 }

@@ -42,7 +42,7 @@ pub(crate) struct LatencyRead {
 }
 
 impl Latency {
-    /// Counts this many answers with this latency.
+    /// Counts `count` answers with this latency.
     #[inline]
     pub fn observe(&self, took: Nanos, count: u64) {
         let bucket = BOUNDS.partition_point(|bound| *bound < took.get());

@@ -1,4 +1,4 @@
-//! What other limits would have decided on the requests of a trace, beside what really happened.
+//! The decisions that other limits would have made on the requests of a trace, next to those that were made.
 //!
 //! A trace has all requests of the keys in it, so the decisions on these keys are those of a server with the other limits. What
 //! they say about all keys is an estimate: a key is in the trace with probability `p`, independently of others. A sum over all
@@ -43,7 +43,7 @@ pub struct Estimate {
 pub struct WhatIfKey {
     /// Its hash in the trace.
     pub hash: String,
-    /// Its name, where the server knew it.
+    /// Its name, if the server knew it.
     pub name: Option<String>,
     /// Its requests.
     pub requests: u64,
@@ -53,12 +53,12 @@ pub struct WhatIfKey {
     pub would_deny: u64,
 }
 
-/// What came of one candidate.
+/// The result of one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
     /// The limit's name.
     pub limit: String,
-    /// The policy that decided, as rules have it, where the trace knows it.
+    /// The policy that decided, as rules have it, if the trace knows it.
     pub was: Option<String>,
     /// The candidate's.
     pub candidate: String,
@@ -70,9 +70,9 @@ pub struct WhatIf {
     pub all_keys: Estimate,
     /// Which part of all keys is in the trace.
     pub share: f64,
-    /// What really was denied.
+    /// The denials that happened.
     pub denied: Denials,
-    /// What the candidate would have denied.
+    /// The denials that the candidate would have caused.
     pub would_deny: Denials,
     /// Keys in the trace that were not denied, and would have been.
     pub newly_denied: u64,
@@ -80,11 +80,11 @@ pub struct WhatIf {
     pub no_longer_denied: u64,
     /// The keys with the most denials, the candidate's first.
     pub most_denied: Vec<WhatIfKey>,
-    /// What to know about these numbers.
+    /// Remarks on these numbers.
     pub notes: Vec<String>,
 }
 
-/// Replays a trace through each of these limits, matched by name. `hash` tells the hash of a key that a rule names, as far as it is
+/// Replays a trace through each of these limits, matched by name. `hash` returns the hash of a key that a rule names, if it is
 /// known. Of each limit up to `most` keys are listed.
 #[must_use]
 pub fn what_if(
@@ -221,7 +221,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Replays the requests of one key. What came before `since` makes the state, and is not counted.
+    /// Replays the requests of one key. Requests before `since` change the state, and are not counted.
     fn key(&self, events: &[&Event], policy: Policy, own: Option<&Own>, since: u64) -> WhatIfKey {
         let policy = if let Some(Own::Policy(own)) = own { *own } else { policy };
         let is_denied = matches!(own, Some(Own::Denied));
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!((first.name.as_deref(), first.was_denied, first.would_deny), (Some("alice"), 1, 2));
         assert_eq!(told.most_denied.len(), 3);
         assert!(told.notes.is_empty(), "{:?}", told.notes);
-        // A key with a policy of its own, and one that is denied for good.
+        // A key with its own policy, and a key on the deny list.
         let told = one(
             &trace,
             "limits: [{name: a, limit: 1/10s, algorithm: sliding-log, overrides: {alice: {limit: 3/10s}}, deny: [mallory]}]",
@@ -432,7 +432,7 @@ mod tests {
         );
     }
 
-    /// Traces of a part of the keys tell about all of them: in about 95 of 100 cases the truth is within the margin.
+    /// A trace of a sample of the keys is an estimate for all: in about 95 of 100 cases the truth is within the margin.
     #[test]
     fn the_margin_holds_as_often_as_it_says() {
         let keys = 2_000_u64;

@@ -40,7 +40,7 @@ pub enum RulesError {
     Store {
         /// The limit.
         limit: String,
-        /// What is missing.
+        /// The limiter's error.
         source: OverrideError,
     },
 }

@@ -1,7 +1,8 @@
 //! The rules file as operators read and change it over HTTP.
 //!
-//! A change is written beside the file and then takes its name, so that a reader finds one or the other, whole. What the file was
-//! before stays beside it as `FILE.previous`. A change names the version that it was made from, and is refused for another one.
+//! A change is written to a new file in the same directory, which then takes the file's name, so that a reader finds one or the
+//! other, whole. The replaced text stays as `FILE.previous`. A change names the version that it was made from, and is refused for
+//! another one.
 
 use std::{
     ffi::OsString,
@@ -92,7 +93,7 @@ impl RulesFile {
         Ok(Text { version: version(text.as_bytes()), text })
     }
 
-    /// What is wrong with a text that is to be the file; else how many limits the server would have.
+    /// The mistakes in a text that is to replace the file, or else the number of limits that the server would have.
     ///
     /// # Errors
     /// When the other files, which limits come from, too, cannot be read.
@@ -139,9 +140,9 @@ impl RulesFile {
     }
 }
 
-/// Writes the text beside the file, keeps the old file, and puts the new one in its place, unless `is_same` says that it changed
-/// meanwhile. Between that question and the new name lies one system call: an editor that saves in this moment has its text in
-/// the previous file.
+/// Writes the text to a new file, keeps the old file, and puts the new one in its place, unless `is_same` returns that the file has
+/// changed. One system call lies between that check and the new name: an editor that saves in this moment has its text in the
+/// previous file.
 fn write(
     path: &Path,
     previous: &Path,
@@ -150,7 +151,7 @@ fn write(
 ) -> io::Result<bool> {
     let new = beside(path, ".new");
     let placed = (|| {
-        // What a crash left of an earlier change.
+        // A crash may have left the file of an earlier change.
         remove(&new)?;
         let mut file = OpenOptions::new().write(true).create_new(true).open(&new)?;
         file.write_all(text.as_bytes())?;

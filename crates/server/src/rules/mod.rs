@@ -73,7 +73,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, RulesError> {
 /// users do not expect the server to enforce it.
 ///
 /// # Errors
-/// The same as [`load`], and when there are no limits.
+/// The same as [`load`], and when the file has no limits.
 pub(crate) fn load_to_serve(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
     let rules = parse_to_serve(&read_text(path)?, Some(path), keeping)?;
     let unused = rules.limits.iter().filter(|limit| limit.sharing != SharingSpec::default());

@@ -34,7 +34,7 @@ pub struct LimitSpec {
     pub shadow: bool,
     /// The maximum number of keys in memory; `None` for the server's own setting.
     pub max_keys: Option<usize>,
-    /// What happens to new keys if only evicting an exhausted key could make room.
+    /// The decision on new keys if only evicting an exhausted key could make room.
     pub when_full: WhenFull,
     /// Keys with a different policy.
     pub overrides: BTreeMap<String, PolicySpec>,
@@ -62,7 +62,7 @@ pub struct SharingSpec {
     pub unshared: bool,
     /// Where it is decided.
     pub mode: Option<Mode>,
-    /// What decides while the store does not.
+    /// The substitute decision while the store is down.
     pub on_error: Option<OnError>,
     /// The deadline of a decision by the store.
     pub deadline: Option<Timeout>,
@@ -117,7 +117,7 @@ impl PolicySpec {
     /// The same algorithm and options with another quota: `100/1m`, or a number of permits.
     ///
     /// # Errors
-    /// When the text is no quota, or none for this algorithm.
+    /// When the text is not a quota of this algorithm.
     pub fn with_quota(&self, text: &str) -> Result<Self, QuotaTextError> {
         let (limit, window) = if self.algorithm.limits_rate() {
             let quota: Quota = text.parse()?;
@@ -136,7 +136,7 @@ impl PolicySpec {
         Self { algorithm: other.algorithm, ..self }
     }
 
-    /// The options beside the quota, as in the file: `burst: 20, count_denied: true`.
+    /// All options except the quota, as in the file: `burst: 20, count_denied: true`.
     #[must_use]
     pub fn options(&self) -> String {
         let options: Vec<String> =
@@ -145,7 +145,7 @@ impl PolicySpec {
     }
 }
 
-/// Why a text is no quota for an algorithm.
+/// Why a text is not a quota of an algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuotaTextError {

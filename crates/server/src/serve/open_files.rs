@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What the server needs in addition to client connections: listeners, files, its store, the control plane.
+/// Descriptors for everything but client connections: listeners, files, the store, the control plane.
 const BESIDE: u64 = 512;
 
 /// Whether the process may open as many files as its connections need.
@@ -20,8 +20,8 @@ pub enum OpenFiles {
     },
 }
 
-/// Raises the process's limit on open files, as far as the system allows, to what this many connections on each of this many
-/// listeners need.
+/// Raises the process's limit on open files, as far as the system allows, to the number that `connections` on each of `listeners`
+/// need.
 #[must_use]
 pub fn raise_open_files(max_connections: usize, listeners: usize) -> OpenFiles {
     let needed = (max_connections as u64).saturating_mul(listeners as u64).saturating_add(BESIDE);

@@ -53,7 +53,7 @@ pub struct Options {
     pub sentinel_max_qps: u32,
     /// Control planes that send the configuration of Envoy's rate limit service. Needs the crate's feature `grpc`.
     pub envoy_xds: Vec<XdsSource>,
-    /// What a denied request from Envoy consumes.
+    /// How requests from Envoy that a limit denies are charged.
     pub envoy_consume: Consume,
     /// Whether Envoy adds the header fields `RateLimit` and `RateLimit-Policy` to responses.
     pub envoy_headers: bool,
@@ -108,7 +108,7 @@ pub struct Options {
     pub http_write_timeout: Duration,
     /// Origins of web pages that may send HTTP requests, as in `https://ops.example.com`.
     pub http_origins: Vec<String>,
-    /// Names that the control plane answers to where it asks for no credentials, beside IP addresses and `localhost`.
+    /// The accepted `Host` names of a control plane without credentials, in addition to IP addresses and `localhost`.
     pub admin_hosts: Vec<String>,
     /// The buckets that `CL.THROTTLE` may use.
     pub throttle: ThrottleAllowed,

@@ -31,11 +31,11 @@ pub(crate) type ReloadOrder = Option<oneshot::Sender<Reloaded>>;
 /// The result of reloading the rules.
 #[derive(Debug)]
 pub(crate) enum Reloaded {
-    /// The rules are in force, with this many limits.
+    /// The rules are in force.
     Loaded { limits: usize },
     /// The rules were rejected for these reasons; the previous ones stay active.
     Rejected { problems: Vec<String> },
-    /// There is no file, only the built-in rules.
+    /// The server runs with the built-in rules, without a file.
     BuiltIn,
 }
 

@@ -169,7 +169,7 @@ impl Server {
         let resp = listen_if_on(&options, "resp", options.resp.as_deref()).await?;
         let door = |option, listener: &Option<(_, SocketAddr)>, has_password| match listener {
             Some((_, address)) => security.door(option, *address, has_password),
-            // Without a listener there are no clients.
+            // A listener that does not exist has no clients.
             None => Ok(Door::new(Arc::clone(&security.access), false)),
         };
         let doors = [door("http", &http, false)?, door("admin", &admin, false)?];
@@ -289,7 +289,7 @@ impl Server {
         &self.service
     }
 
-    /// Serves until it is told to stop: follows the rules file, and writes the state at intervals and at the end. The server
+    /// Serves until an order says to stop: follows the rules file, and writes the state at intervals and at the end. The server
     /// also stops when the sender of the orders is dropped. Nothing that may hang, such as a disk, keeps it from stopping.
     pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
         let Self {
@@ -437,7 +437,7 @@ struct Listeners {
 impl Listeners {
     async fn stop(&mut self, grace: Duration, orders: &mut mpsc::Receiver<Order>) -> Ended {
         self.app.ready.store(false, Ordering::Release);
-        // If there is no receiver, there is nothing to stop.
+        // Without a receiver, no listener is left to stop.
         let _ = self.stop_http.send(true);
         if let Some((_, reactors)) = &self.resp {
             reactors.drain();
@@ -491,7 +491,7 @@ async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
     std::future::pending::<()>().await;
 }
 
-/// A name for this server where nobody gave it one: the machine's, and the process's number.
+/// The default name of this server: HOST-PID.
 fn this_process() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "host" } else { host.trim() };

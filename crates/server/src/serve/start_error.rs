@@ -49,7 +49,7 @@ pub enum StartError {
         option: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What is missing.
+        /// The missing protection.
         lacks: Lacks,
     },
     /// An option for the store is invalid.
@@ -76,7 +76,7 @@ pub enum StartError {
     Throttle(#[source] BuildError),
 }
 
-/// What a listener that other machines can reach lacks.
+/// The protection that is missing on a listener that other machines can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lacks {

@@ -175,7 +175,7 @@ fn an_unknown_limit_is_answered_with_the_nearest_names_however_many_there_are() 
     let told = server.resp("PEEK tenant-7x a");
     assert_eq!(
         told,
-        "ERR there is no limit `tenant-7x`; the nearest names are: tenant-7, tenant-70, tenant-71"
+        "ERR no limit is named `tenant-7x`; the nearest names are: tenant-7, tenant-70, tenant-71"
     );
 }
 

@@ -11,7 +11,7 @@ const SECOND: u64 = 1_000;
 /// The traffic's length in milliseconds.
 const SPAN: u64 = 4 * SECOND;
 
-/// What the traffic shows of one algorithm, in a sentence.
+/// A sentence about one algorithm's panel.
 type Sentence = fn(&Panel) -> String;
 
 /// The algorithms, and what the traffic shows of each.
@@ -57,7 +57,7 @@ pub struct Asked {
     starts: Option<u64>,
 }
 
-/// What one algorithm made of the traffic.
+/// The decisions of one algorithm on the traffic.
 #[derive(Debug)]
 pub struct Panel {
     pub name: &'static str,
@@ -217,7 +217,7 @@ fn y(count: usize) -> f64 {
     BOTTOM - (BOTTOM - TOP) * count as f64 / (2 * LIMIT) as f64
 }
 
-/// Lines of at most so many letters.
+/// Lines of at most `most` letters.
 fn broken(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

@@ -1,4 +1,4 @@
-//! What log collectors put in front of a program's line.
+//! The text that log collectors put in front of a program's line.
 
 use super::{format::Format, timestamp::parse_rfc3339};
 
@@ -21,7 +21,7 @@ pub(super) enum Envelope {
 impl Envelope {
     const ALL: [Self; 4] = [Self::Cri, Self::Kubectl, Self::Compose, Self::Syslog];
 
-    /// What most of the first lines have in front, if what is behind it has a known format.
+    /// The envelope of most of the first lines, if the rest of them has a known format.
     pub fn detect(head: &[u8]) -> Self {
         let known = |envelope: Self| {
             let inside = first_lines(head).filter_map(|line| envelope.open(line));

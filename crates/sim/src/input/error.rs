@@ -92,8 +92,8 @@ pub enum InputError {
         /// The lines, and why they are not requests.
         unparsed: Unparsed,
     },
-    /// There are no requests at all: an empty file, or only zeros.
-    #[error("there are no requests in {source_name}")]
+    /// The input has no requests: an empty file, or only zeros.
+    #[error("{source_name} has no requests")]
     NoRequests {
         /// The sources.
         source_name: String,

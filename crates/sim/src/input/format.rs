@@ -69,7 +69,7 @@ impl Format {
         }
     }
 
-    /// What the format consists of: lines, or numbers.
+    /// The elements of the format: lines, or numbers.
     #[must_use]
     pub const fn parts(self) -> &'static str {
         match self {

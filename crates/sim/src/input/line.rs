@@ -81,10 +81,10 @@ pub enum LineError {
     /// No bracket contains a time in the form of access logs.
     #[error("no time such as [17/May/2015:10:05:03 +0000]")]
     AccessTime,
-    /// There is no request in quotes after the time.
+    /// The line has no request in quotes after the time.
     #[error("no request in quotes behind the time")]
     NoRequest,
-    /// There is no status after the request.
+    /// The line has no status after the request.
     #[error("no status behind the request")]
     NoStatus,
     /// The key needs a user agent, which the common log format does not have.

@@ -78,7 +78,7 @@ fn peek<'a>(mut input: Box<dyn BufRead + 'a>) -> io::Result<(Vec<u8>, Box<dyn Bu
 
 /// A sequence of frames, as `zstd` appends them; one decoder reads one frame.
 struct ZstdFrames<R: BufRead> {
-    /// `None` between two frames, when the input is beside it.
+    /// `None` between two frames: then `input` holds the input.
     frame: Option<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>,
     input: Option<R>,
 }

@@ -36,8 +36,8 @@ impl RecentTimes {
     }
 }
 
-/// What every algorithm is compared with: a log of its own admissions that admits while fewer than `limit` of them are
-/// in the window. It shares no code with the algorithms, so that a fault in theirs shows.
+/// The reference for every algorithm: a log of its admissions that admits while fewer than `limit` of them are in the window.
+/// It shares no code with the algorithms, so that a fault in theirs shows.
 #[derive(Clone, Debug)]
 pub(super) struct ExactLog {
     limit: u64,

@@ -58,7 +58,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The row of a candidate that has not started, with a timeline of this many intervals.
+    /// The row of a candidate that has not started, with a timeline of `stretches` intervals.
     pub(crate) fn of(candidate: &Candidate, stretches: usize) -> Self {
         Self {
             algorithm: candidate.spec.label().to_owned(),

@@ -2,7 +2,7 @@
 
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 
-/// States above this many words (a sliding log of a high limit) are cleared only as far as a key can have touched them.
+/// The number of words above which a state (a sliding log of a high limit) is cleared only as far as a key can have touched it.
 const LARGE: usize = 4_096;
 
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl KeyState {
         &mut self.words
     }
 
-    /// Resets the state after a key with this many requests.
+    /// Resets the state after a key with `requests`.
     pub fn clear(&mut self, requests: u64) {
         let words = self.words.len();
         // Only a log is that large. Its entries fill the words in order from the first one, one entry per request.

@@ -56,7 +56,7 @@ impl CandidateRun {
         self.denied += times.len() as u64 - admitted;
     }
 
-    /// Ends a key with this many requests; returns how many of them were denied.
+    /// Ends a key with `requests`; returns how many of them were denied.
     pub fn finish_key(&mut self, requests: u64) -> u64 {
         self.admitted.clear();
         self.state.clear(requests);

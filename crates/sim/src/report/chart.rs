@@ -41,7 +41,7 @@ pub(super) fn heat_row(name: &str, steps: &[(u64, u64)]) -> String {
     svg
 }
 
-/// What one algorithm admitted and denied in each interval, on a scale up to `most`.
+/// The admissions and denials of one algorithm in each interval, on a scale up to `most`.
 pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> String {
     const HEIGHT: f64 = 150.0;
     const LEFT: f64 = 62.0;

@@ -39,7 +39,7 @@ pub struct Report {
     pub unparsed: u64,
     /// The number of requests that a filter left out.
     pub excluded: u64,
-    /// What the reader should know before trusting the numbers.
+    /// Warnings that qualify the numbers.
     pub warnings: Vec<String>,
     /// The findings of each trial.
     pub findings: Vec<Findings>,

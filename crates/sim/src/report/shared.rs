@@ -1,4 +1,4 @@
-//! What sharing a limit between nodes costs: the part of each report that only fleets have.
+//! The cost of sharing a limit between nodes: the part of each report that only fleets have.
 
 use super::{
     Report,
@@ -62,7 +62,7 @@ pub(super) fn describe(fleet: &Fleet) -> String {
     )
 }
 
-/// What the columns mean, for reports without the help text.
+/// The meaning of the columns, for reports without the help text.
 pub(super) const LEGEND: &str = "In one place: what the algorithm admits if one place makes every decision immediately. \
     Denied by sharing: denied, although admitted there. Over: the most admitted requests in any window that the algorithm, \
     asked at the times of their admission, would have denied. A decision: round trips per decision.";

@@ -11,7 +11,7 @@
 //! and just as many up to now. Each algorithm decides on a weighted sum of its latest admissions, with weights that only
 //! decrease as they grow older (a log or window counts 1, then 0; a counter counts 1, then less and less, then 0), or on
 //! what a bucket has taken in since some moment minus what has leaked since (and the higher limit leaks no slower). Each
-//! admission of the higher limit came no later than that of the lower one, so its sum is no larger, and it admits whatever
+//! admission of the higher limit came no later than that of the lower one, so its sum is not larger, and it admits everything that
 //! the lower limit admits. With `count-denied` an algorithm records more than what it admits, and the argument does not
 //! hold; for that case the property is tested on random traffic, not proven.
 
@@ -106,7 +106,7 @@ pub fn suggest_all<W: Workload>(
     found.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What an algorithm denies with one limit.
+/// The denials of an algorithm with one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CurvePoint {
     /// The limit.
@@ -117,7 +117,7 @@ pub struct CurvePoint {
     pub denied_keys: u64,
 }
 
-/// What an algorithm denies with each of these limits, in ascending order. Limits that the algorithm rejects are left out.
+/// The denials of an algorithm with each of these limits, in ascending order. Limits that the algorithm rejects are left out.
 pub fn curve<W: Workload>(
     workload: &W,
     survey: &Survey,
@@ -165,7 +165,7 @@ impl<W: Workload> Search<'_, W> {
         Ok((self.algorithm.policy(quota).map_err(SuggestError::Algorithm)?, quota))
     }
 
-    /// What a limit denies, and what it leaves for higher limits; `left` is what a lower limit left.
+    /// The denials of a limit, and the requests that it leaves for higher limits; `left` is what a lower limit left.
     fn attempt(
         &self,
         limit: u32,

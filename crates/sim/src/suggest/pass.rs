@@ -17,14 +17,14 @@ const KEPT: usize = 1 << 24;
 /// How often progress is reported.
 const TOLD: u64 = 1 << 16;
 
-/// What a limit denies, up to the point where it has denied too much.
+/// The denials of a limit, up to the point at which it has denied too much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Denials {
     pub denied: u64,
     pub denied_keys: u64,
 }
 
-/// What a limit may deny.
+/// The denials that a limit may have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
     pub denied: u64,
@@ -168,8 +168,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What the quota denies of a whole workload, and what is left for every higher limit. If more is denied than allowed, the
-/// pass may stop early, and the number of denials is only a number above the allowed one.
+/// The quota's denials of a whole workload, and the requests that are left for every higher limit. If more is denied than allowed,
+/// the pass may stop early, and the number of denials is only a number above the allowed one.
 pub(super) fn through_all<W: Workload>(
     (workload, survey): (&W, &Survey),
     (policy, quota): (&Policy, Quota),
@@ -191,7 +191,7 @@ pub(super) fn through_all<W: Workload>(
     on_threads(workload.keys(), threads, fresh, key, Run::absorb).finish()
 }
 
-/// What the quota denies of what a lower limit left.
+/// The quota's denials of the requests that a lower limit left.
 pub(super) fn through_fragments(
     fragments: &Fragments,
     (policy, quota): (&Policy, Quota),

@@ -16,7 +16,7 @@ pub struct Recommendation {
     pub reason: String,
     /// An item of a rules file's `limits`.
     pub yaml: String,
-    /// What the algorithm denies with this and with other limits.
+    /// The denials of the algorithm with this and with other limits.
     pub curve: Vec<CurvePoint>,
 }
 

@@ -1,11 +1,11 @@
 //! Finds the stretches of time in which a limit, or any higher one, could deny at all, without a look at single requests.
 //!
-//! A [`Meter`](super::busy::Meter) finds the same to the request, but looks at all of them. Here requests are counted in
-//! *bins*, a sixteenth of a window each, once for all algorithms and limits. What a bin's last request would weigh at most
-//! follows from the counts. Where that fits under the limit, the limit admits the whole bin. The other bins are *busy*. A
-//! *stretch* has busy bins and what leads up to them: every request that can still count in a busy bin. A meter that sees only
-//! a stretch, from a fresh beginning, finds the same busy requests in it as one that sees everything. (Before the first busy
-//! bin it may know too little, but nothing is busy there.)
+//! A [`Meter`](super::busy::Meter) finds the same to the request, but looks at all of them. Here requests are counted in *bins*, a
+//! sixteenth of a window each, once for all algorithms and limits. The counts bound the weight of a bin's last request. If that
+//! bound fits under the limit, the limit admits the whole bin. The other bins are *busy*. A *stretch* has busy bins and the time
+//! before them: every request that can still count in a busy bin. A meter that sees only a stretch, from a fresh beginning, finds
+//! the same busy requests in it as one that sees everything. (Before the first busy bin it may know too little, but no request
+//! there is busy.)
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use tidegate_core::{Parameters, Policy, Quota};
 
 /// Bins in a window.
 const BINS: u64 = 16;
-/// Bins are kept where they are at most so many times fewer than the requests.
+/// Bins are kept if a key has at least this number of requests for each.
 const WORTH: usize = 8;
 
 /// Requests in a part of a window, aligned to the clock; no bin reaches into two windows.
@@ -51,7 +51,7 @@ impl Binning {
         }
     }
 
-    /// The bins of a key with so many requests, if they are few enough to be worth it.
+    /// The bins of a key with `requests`, if they are few enough to be worth it.
     pub fn finish(self, requests: u64) -> Option<Box<[Bin]>> {
         (self.bins.len().saturating_mul(WORTH) as u64 <= requests).then(|| self.bins.into_boxed_slice())
     }
@@ -124,7 +124,7 @@ fn aligned(bins: &[Bin], window: u64, length: u64, limit: u64) -> Vec<Range<u64>
     found
 }
 
-/// What counts of the window before becomes less from bin to bin.
+/// The weight of the previous window decreases from bin to bin.
 fn counter(bins: &[Bin], window: u64, length: u64, limit: u64) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let (mut began, mut before, mut sum) = (0, 0, 0);
@@ -143,12 +143,11 @@ fn counter(bins: &[Bin], window: u64, length: u64, limit: u64) -> Vec<Range<u64>
     found
 }
 
-/// What has arrived and not leaked yet counts.
+/// Requests that have arrived and not leaked yet count.
 ///
-/// Where nothing is owed, everything before is forgotten. The counts do not tell when that is, but they may tell that it
-/// happens within some bins: if even what was owed at most when they began, and all that they add, leaks before they end.
-/// A meter that begins with the first of these bins owes no more than is owed, so it is empty at that moment, too, and
-/// exact from there on.
+/// Once the bucket is empty, all earlier requests are forgotten. The counts do not show when it is empty, but they may show that it
+/// is within some bins: if the most that was owed when they began, and all that they add, leaks before they end. A meter that
+/// begins with the first of these bins owes no more than is owed, so it is empty at that moment, too, and exact from there on.
 fn bucket(bins: &[Bin], window: u64, length: u64, limit: u64, room: u128) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let leak = |time: u64| u128::from(time) * u128::from(limit);

@@ -19,9 +19,9 @@ use rand_xoshiro::{
 
 use tidegate_core::Nanos;
 
-/// An interval with at most this many requests is drawn at once.
+/// The maximum number of requests in an interval that is drawn at once.
 const DRAWN_AT_ONCE: u64 = 128;
-/// Up to this many requests are distributed one by one, which is faster than a draw from the distribution of their sum.
+/// The maximum number of requests to distribute one by one, which is faster than a draw from the distribution of their sum.
 const FEW: u64 = 16;
 /// An interval this short or shorter has no bursts within it: a millisecond.
 const SMOOTH: u64 = 1_000_000;
@@ -178,7 +178,7 @@ pub(super) fn binomial(random: &mut Xoshiro256PlusPlus, count: u64, share: f64) 
         let mut chance = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         return (0..count).filter(|_| chance() < share).count() as u64;
     }
-    // A share outside 0..=1 is no number or off by rounding; nothing falls on the side of no number.
+    // A share outside 0..=1 is NaN or off by rounding; with NaN, no request falls on the side.
     Binomial::new(count, share.clamp(0.0, 1.0)).map_or(0, |side| side.sample(random))
 }
 

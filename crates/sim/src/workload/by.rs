@@ -82,8 +82,8 @@ impl By {
 
     /// Appends one part's text to a key.
     ///
-    /// A key of one part is the text itself. If there are several parts, each is preceded by its length, so that no two
-    /// lists of parts make the same key, whatever bytes a client sends.
+    /// A key of one part is the text itself. If a key has several parts, each is preceded by its length, so that no two lists of
+    /// parts make the same key, for any bytes that a client sends.
     pub(crate) fn push(&self, key: &mut Vec<u8>, part: &[u8]) {
         if self.0.len() > 1 {
             let length = u32::try_from(part.len()).unwrap_or(u32::MAX);

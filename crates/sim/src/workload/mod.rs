@@ -25,22 +25,22 @@ pub trait Workload: Sync {
     /// Whether times are nanoseconds since 1970, so that they have dates; otherwise they are relative to a start.
     fn has_dates(&self) -> bool;
 
-    /// A key in readable form. It may contain whatever the log contains, so escape it for its destination.
+    /// A key in readable form. It may contain everything that the log contains, so escape it for its destination.
     ///
     /// # Panics
-    /// If there is no such key.
+    /// If the workload has no such key.
     fn label(&self, key: u32) -> String;
 
     /// The times of a key's requests in nanoseconds, in ascending order. Every call returns the same times.
     ///
     /// # Panics
-    /// If there is no such key.
+    /// If the workload has no such key.
     fn times(&self, key: u32) -> impl Iterator<Item = u64>;
 
     /// The times of a key's requests from this time on: [`times`](Self::times) without the earlier ones.
     ///
     /// # Panics
-    /// If there is no such key.
+    /// If the workload has no such key.
     fn times_from(&self, key: u32, from: u64) -> impl Iterator<Item = u64> {
         self.times(key).skip_while(move |&time| time < from)
     }

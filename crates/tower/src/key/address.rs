@@ -40,7 +40,7 @@ impl Peer {
         PeerIn { address, prefix: USUAL, kind: PhantomData }
     }
 
-    /// Identifies clients by this many leading bits of an IPv6 address, at most 128 (default: 64).
+    /// Identifies clients by the first `bits` of an IPv6 address, at most 128 (default: 64).
     #[must_use]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.prefix = bits;
@@ -94,7 +94,7 @@ pub struct PeerIn<T, F> {
 }
 
 impl<T, F> PeerIn<T, F> {
-    /// Identifies clients by this many leading bits of an IPv6 address, at most 128 (default: 64).
+    /// Identifies clients by the first `bits` of an IPv6 address, at most 128 (default: 64).
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefix: bits, ..self }

@@ -38,7 +38,7 @@ enum Field {
 }
 
 impl Client {
-    /// The service is behind exactly this many proxies, and every request passes all of them. The client is the entry of that
+    /// The service is behind exactly `proxies` proxies, and every request passes all of them. The client is the entry of that
     /// number, counted from the right, in `X-Forwarded-For`. With 0 it is the peer.
     ///
     /// A request whose field has fewer addresses has no key. If clients can reach the service without passing the proxies,
@@ -65,7 +65,7 @@ impl Client {
         Self { field: Field::Forwarded, ..self }
     }
 
-    /// Identifies clients by this many leading bits of an IPv6 address, at most 128 (default: 64).
+    /// Identifies clients by the first `bits` of an IPv6 address, at most 128 (default: 64).
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefix: bits, ..self }

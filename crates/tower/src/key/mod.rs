@@ -21,7 +21,7 @@
 //! check(Header::named("x-api-key"));
 //! check((Peer::address(), Path));
 //! check(Client::behind(1));
-//! check(Fixed::new("everybody"));
+//! check(Fixed::new("all clients"));
 //! check(|parts: &Parts| parts.uri.query().map(str::to_owned));
 //! ```
 

@@ -19,13 +19,13 @@
 //!
 //! # Turning
 //!
-//! A thread whose time is beyond the head's slot turns the ring: it announces the target in `next`, moves each count
-//! word to the new turn, and publishes the new head. Other threads that come meanwhile do the same steps, whichever of
-//! them are not done yet, so no thread waits for another that sleeps. A count word moves in two steps:
+//! A thread whose time is beyond the head's slot turns the ring: it announces the target in `next`, moves each count word to the
+//! new turn, and publishes the new head. Other threads that arrive during a turn take the steps that are not done yet, so no thread
+//! waits for another that sleeps. A count word moves in two steps:
 //!
 //! 1. The thread sets the word's entry in `past` to the value of the word.
 //! 2. It exchanges the word from (that count, old turn) to (that count, new turn) by compare-and-swap. If the count has
-//!    grown meanwhile, the exchange fails and the thread repeats step 1.
+//!    grown since, the exchange fails and the thread repeats step 1.
 //!
 //! At the moment of step 2, entry and word therefore agree. An add comes before it (old slot) or after it (new slot), and
 //! the word to which it is added shows which. After step 2 no thread writes the entry again: it would have to have seen the
@@ -60,8 +60,8 @@ use word::{COUNT_MASK, TURN_MASK, UNDO, UNIT, UNSET};
 /// `C` counts and `G` gauges over the slots of a layout.
 ///
 /// A gauge keeps the lowest value noted in each slot (a maximum is stored as the lowest complement).
-// Up to six counts, which every add writes, fill one cache line together with what only a turn needs. What every add
-// reads is on the next line. Competing threads thus exchange one line, once per add.
+// Up to six counts, which every add writes, fill one cache line together with the fields of a turn. The fields that every add reads
+// are on the next line. Competing threads thus exchange one line, once per add.
 #[repr(C, align(64))]
 pub struct Ring<const C: usize, const G: usize> {
     counts: [AtomicU64; C],
@@ -204,7 +204,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
     /// Adds `n` to a count and returns the count before. The ring must have been turned to the caller's time.
     ///
     /// # Panics
-    /// If there is no count `at`, here and in the methods below.
+    /// If the ring has no count `at`, here and in the methods below.
     #[inline]
     pub fn add(&self, at: usize, n: u32) -> Tally {
         // Release: a thread that reads the count also sees what the adding thread did before, so the end of a call is never

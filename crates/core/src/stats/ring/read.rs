@@ -20,7 +20,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
-    /// The head of the slot in which a tally was read; `None` if the ring has turned meanwhile.
+    /// The head of the slot in which a tally was read; `None` if the ring has turned since.
     #[inline]
     pub(super) fn head_of(&self, tally: Tally) -> Option<Head> {
         let head = Head(self.head.load(Ordering::Acquire));
@@ -32,8 +32,8 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         (next.turn() == tally.turn()).then_some(next)
     }
 
-    /// The value of count `at` when the slots of `view` began, if `head` is the newest: `None` if the ring has
-    /// turned meanwhile. Fixed for one head.
+    /// The value of count `at` when the slots of `view` began, if `head` is the newest: `None` if the ring has turned since. Fixed
+    /// for one head.
     #[inline]
     pub fn base(&self, at: usize, head: Head, view: View) -> Option<Tally> {
         self.note_from(at, head, (head.slot() + 1).saturating_sub(view.slots().into()))
@@ -113,7 +113,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         (tally.turn() == next && note & TURN_MASK == next).then_some(Tally(note))
     }
 
-    /// Runs `look` on the head, and repeats it if a turn was published meanwhile, so that the values seen belong together.
+    /// Runs `look` on the head, and repeats it if the head has changed, so that the values seen belong together.
     #[inline]
     pub(in crate::stats) fn read<T>(&self, mut look: impl FnMut(Head) -> Option<T>) -> T {
         loop {
@@ -195,7 +195,7 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         self.past[self.entry(head.turn()) + 1 + at].load(Ordering::Acquire) >> 24
     }
 
-    /// The value of count `at` when the first slot from number `oldest` on began. `None` if the ring has turned meanwhile.
+    /// The value of count `at` when the first slot from number `oldest` on began. `None` if the ring has turned since.
     pub(in crate::stats) fn began_from(&self, at: usize, head: Head, oldest: u64) -> Option<u64> {
         self.note_from(at, head, oldest).map(|note| note.0 >> 24)
     }

@@ -9,8 +9,8 @@ use super::{
     failures::Failures,
 };
 
-/// Raises the limit by one after each good window, and lowers it by a tenth after each window in which calls failed or
-/// were slow. The limit grows faster while there is no queue.
+/// Raises the limit by one after each good window, and lowers it by a tenth after each window in which calls failed or were slow.
+/// The limit grows faster while no call queues.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Aimd {
     /// The initial limit. Default: 20.

@@ -72,7 +72,7 @@ enum Phase {
     Measuring { before: f64 },
 }
 
-/// What a window shows.
+/// The conclusion from a window.
 pub(super) enum Seen {
     /// Use this limit and ignore the algorithm.
     Take(f64),

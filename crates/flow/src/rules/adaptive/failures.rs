@@ -1,4 +1,4 @@
-//! What calls that fail do to a limit.
+//! The effect of failing calls on a limit.
 
 use super::CallWindow;
 

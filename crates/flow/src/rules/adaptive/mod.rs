@@ -12,9 +12,9 @@
 //! the scenarios where one call in a hundred takes ten times as long, the 99th percentile lies on the edge of the slow
 //! calls, so the 98th and the 99.5th percentiles are compared instead.
 //!
-//! After half a minute in which calls take three times as long, goodput recovers within ten seconds. If the service
-//! loses seven tenths of its capacity for good, each algorithm reaches on average 0.95 of the goodput of the best fixed
-//! limit from ten seconds later on, and 0.88 if the service times have an infinite variance (Pareto). Ten seconds in
+//! After half a minute in which calls take three times as long, goodput recovers within ten seconds. If the service permanently
+//! loses seven tenths of its capacity, each algorithm reaches on average 0.95 of the goodput of the best fixed limit from ten
+//! seconds later on, and 0.88 if the service times have an infinite variance (Pareto). Ten seconds in
 //! which half of the calls fail cost nothing if the rule ignores failures; else goodput is back within five seconds.
 //!
 //! `docs/src/pictures/adaptive.svg` shows a run; `cargo run --release --example adaptive_limits` draws it and prints the

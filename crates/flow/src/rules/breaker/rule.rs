@@ -54,7 +54,7 @@ pub enum Trip {
         /// The share, from 0 to 1. At 1.0 the breaker opens when all calls fail.
         ratio: f64,
     },
-    /// More than this many calls failed.
+    /// More than `count` calls failed.
     ErrorCount {
         /// The number of calls.
         count: u64,

@@ -26,7 +26,7 @@ pub(crate) struct Flow {
     pub(crate) label: Arc<str>,
     /// The measured node, if it belongs to another resource.
     pub(crate) related: Option<Arc<Node>>,
-    /// For [`Origins::Others`]: the origins with rules of their own.
+    /// For [`Origins::Others`]: the origins that other rules name.
     pub(crate) named: Vec<String>,
     how: How,
 }
@@ -44,7 +44,7 @@ enum How {
     WarmUpThrottle(PerNode<WarmUp>, PerNode<Throttle>, Nanos),
 }
 
-/// What a rule took outside a node's window.
+/// The units that a rule took outside a node's window.
 pub(crate) enum Taken {
     Reservation(Reservation),
     Own(Tally),

@@ -33,7 +33,7 @@ pub struct FlowRule {
     pub relation: Relation,
     /// The origins whose entries are checked and measured. Default: all origins together.
     pub origins: Origins,
-    /// What the rule does with an entry over the threshold. Default: it blocks the entry.
+    /// The treatment of an entry over the threshold. Default: the rule blocks it.
     pub behaviour: Behaviour,
     /// Whether the slot before the interval also counts in full, for [`Behaviour::Reject`] and [`Behaviour::WarmUp`].
     ///
@@ -81,7 +81,7 @@ pub enum Origins {
     Others,
 }
 
-/// What a flow rule does with entries.
+/// The treatment of an entry over a flow rule's threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Behaviour {
     /// Blocks entries over the threshold.

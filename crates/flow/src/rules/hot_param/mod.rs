@@ -166,7 +166,7 @@ impl HotParam {
         })
     }
 
-    /// Changes the share of a value. The error is that of `change`, or of a new value for which there is no place.
+    /// Changes the share of a value. The error is that of `change`, or of a new value for which the table has no place.
     fn with<T>(
         &self,
         arg: &Arg<'_>,
@@ -245,8 +245,8 @@ impl HotParam {
         self.values.at(held.key, |share| match self.rule.measure {
             ParamMeasure::InFlight => share.release(held, n),
             _ if *share == held.after => *share = held.before,
-            // Another call has used the share meanwhile. A throttle's place stays unused, because later calls already
-            // have their start times. Units are returned unless a renewal has already restored them.
+            // Another call has used the share since. A throttle's place stays unused, because later calls already have their start
+            // times. Units are returned unless a renewal has already restored them.
             ParamMeasure::Rate if share.since == held.after.since => {
                 share.used = share.used.saturating_sub(n.into());
             }

@@ -28,8 +28,8 @@ pub(super) struct System {
 }
 
 impl System {
-    /// Returns the rule. It may have no limit, because dashboards write such rules: Sentinel's default for each limit
-    /// is −1, and a negative value is no limit.
+    /// Returns the rule. It may have no limit, because dashboards write such rules: Sentinel's default for each limit is −1, and a
+    /// negative value means unlimited.
     pub(super) fn into_rule(self) -> Result<SystemRule, InvalidRule> {
         let known = "highestSystemLoad, highestCpuUsage, qps, avgRt or maxThread";
         no_go("metricType", self.metric_type, known)?;
@@ -39,7 +39,7 @@ impl System {
             return Err(format!("the rule names no limit; it needs {known}").into());
         }
         let limit = |value: Option<f64>| value.filter(|&value| value >= 0.0);
-        // The cast saturates; a negative value is no limit.
+        // The cast saturates; a negative value means unlimited.
         #[allow(clippy::cast_sign_loss)]
         let units = |value| limit(value).map(|value| value as u64);
         let span = |ms: f64| Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or(Duration::MAX);

@@ -81,7 +81,7 @@ impl Flow {
         let other = self.ref_resource.unwrap_or_default();
         let relation = match self.strategy {
             None | Some(0) => Relation::Direct,
-            // Sentinel's throttle measures no traffic, whatever the strategy.
+            // Sentinel's throttle measures no traffic, with any strategy.
             Some(1) if how.throttles && !how.warms => Relation::Direct,
             Some(1) => Relation::Related(other),
             Some(2) => Relation::Context(other),

@@ -12,7 +12,7 @@ use crate::rules::Target;
 pub(super) trait Written: Sized {
     /// The section of its kind.
     const SECTION: &'static str;
-    /// What messages call one rule.
+    /// The name of one rule in messages.
     const NAME: &'static str;
     /// The known fields.
     const FIELDS: &'static [&'static str];

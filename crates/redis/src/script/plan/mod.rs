@@ -34,7 +34,7 @@ enum Layout {
     Window,
     /// Start, previous count, current count.
     Counter { count_bytes: usize },
-    /// Start, sum, and the counts of slots of this many microseconds.
+    /// Start, sum, and the counts of slots of `slot` microseconds.
     Slots { slot: u64, count_bytes: usize, span: usize },
     /// Microseconds and, unless the interval is whole, a fraction in `1 / (1000 × parts)` of one.
     Bucket { part_bytes: usize, parts: u64 },

@@ -1,4 +1,4 @@
-//! What programs that link `tidegate::flow` report, and the rules that operators push to them.
+//! Reports of programs that link `tidegate::flow`, and the rules that operators push to them.
 //!
 //! ```text
 //! program ─ POST /v1/flow/report ─► Reports ─► /flow, GET /v1/flow
@@ -42,7 +42,7 @@ const FORGOTTEN: Duration = Duration::from_mins(5);
 /// The instances by application and name.
 type Instances = BTreeMap<(String, String), Instance>;
 
-/// What was reported lately.
+/// The recent reports.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     instances: Mutex<Instances>,

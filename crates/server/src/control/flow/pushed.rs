@@ -18,7 +18,7 @@ use super::{Rules, is_name};
 const MAX_APPS: usize = 256;
 /// The longest file that is read.
 const MAX_BYTES: u64 = 64 * 1024;
-/// What a file's name has as it is.
+/// The characters that are not escaped in a file's name.
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ pub enum PushError {
     File {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The system's error.
         error: io::Error,
     },
     /// A file has rules with mistakes.
@@ -59,7 +59,7 @@ pub enum PushError {
     Stored {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The mistakes.
         why: String,
     },
 }
@@ -143,7 +143,7 @@ fn version(text: &str) -> String {
     format!("{first:016x}")
 }
 
-/// Replaces a file, so that a crash leaves the old one or the new one. What was there is kept as `….yaml.previous`.
+/// Replaces a file, so that a crash leaves the old one or the new one. The old one is kept as `….yaml.previous`.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("yaml.new");
     let mut file = fs::File::create(&new)?;

@@ -17,7 +17,7 @@ const MAX_ERROR: usize = 512;
 /// The most that a count of one second is taken for: sums of sums of them do not overflow.
 const MAX_COUNT: u64 = 1 << 40;
 
-/// What a program sends each second. Unknown fields are those of a newer program.
+/// The report that a program sends each second. Unknown fields are those of a newer program.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Report {
     pub app: String,
@@ -34,7 +34,7 @@ pub(crate) struct Report {
     pub resources: Vec<Told>,
 }
 
-/// What it tells of a resource.
+/// The part about one resource.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Told {
     pub name: String,
@@ -77,7 +77,7 @@ pub(super) struct Resource {
 }
 
 impl Instance {
-    /// Takes a report in, with at most so many resources.
+    /// Takes a report in, with at most `room` resources.
     pub fn take(&mut self, report: Report, room: usize, now: Nanos) {
         let Report { version, rejected, left_out, resources, now: its, .. } = report;
         self.seen = self.seen.max(now);
@@ -88,7 +88,7 @@ impl Instance {
         }
         self.version = version.map(|text| short(&text, MAX_LABEL));
         self.rejected = rejected.map(|text| short(&text, MAX_ERROR));
-        // The program tells all of its resources each time; one that it no longer tells is gone.
+        // Each report lists all resources of the program; one that is missing is gone.
         let mut before = std::mem::take(&mut self.resources);
         let all = resources.len();
         for told in resources {
@@ -118,7 +118,7 @@ impl Resource {
             .map(|(rule, most)| (short(rule, MAX_LABEL), (*most).min(MAX_COUNT)))
             .collect();
         for second in &told.seconds {
-            // An answer may get lost: then the program tells the same seconds again.
+            // An answer may get lost: then the next report has the same seconds again.
             let is_recent = second[0] < now && now - second[0] <= MINUTE as u64;
             if is_recent && self.seconds.back().is_none_or(|last| last.0 < second[0]) {
                 let [at, ref counts @ ..] = *second;

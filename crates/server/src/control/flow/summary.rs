@@ -1,4 +1,4 @@
-//! What the instances of an application did together.
+//! The sums over the instances of an application.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
     report::{Instance, MINUTE},
 };
 
-/// Rates are a mean over so many seconds.
+/// The number of seconds over which rates are averaged.
 const RATE: usize = 10;
 
 /// An application.

@@ -1,4 +1,4 @@
-//! What programs that link `tidegate::flow` report: their applications, and the resources and rules of one.
+//! The pages of programs that link `tidegate::flow`: their applications, and the resources and rules of one.
 
 use axum::http::Uri;
 use maud::{Markup, html};
@@ -113,7 +113,7 @@ fn row_of_app(summary: &AppSummary) -> Markup {
 fn one(app: &App, summary: &AppSummary) -> Markup {
     let rules = app.flow.pushed.get(&summary.app);
     let mut rows: Vec<(&String, &ResourceSummary)> = summary.resources.iter().collect();
-    // What hurts first; otherwise in the order of the names.
+    // Resources with open breakers and the most blocks are first; others are in the order of their names.
     rows.sort_by(|(_, one), (_, other)| {
         (other.open(), other.rates()[1])
             .partial_cmp(&(one.open(), one.rates()[1]))

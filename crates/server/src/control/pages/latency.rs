@@ -47,7 +47,7 @@ pub(super) fn histogram(title: &str, sums: &[u64]) -> Option<Markup> {
     let each = WIDTH as f64 / sums.len() as f64;
     let mut path = String::new();
     for (at, count) in sums.iter().enumerate().filter(|(_, count)| **count > 0) {
-        // What is there is seen.
+        // A bucket that is not empty has a visible column.
         let height = (*count as f64 / most as f64 * HEIGHT).max(1.0);
         let (left, right) = (at as f64 * each + 2.0, (at + 1) as f64 * each - 2.0);
         // Writing to a `String` does not fail.

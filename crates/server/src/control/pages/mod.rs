@@ -101,7 +101,7 @@ fn page(page: Result<Markup, Missing>) -> Response<Body> {
     }
 }
 
-/// Why there is no such page.
+/// Why a page does not exist.
 struct Missing(String);
 
 impl From<QueryError> for Missing {

@@ -18,7 +18,7 @@ use crate::{
 
 /// The number of seconds in the small charts.
 const RECENT: usize = 60;
-/// Rates are the mean over this many seconds.
+/// The number of seconds over which rates are averaged.
 const RATE: usize = 10;
 
 /// A limit's admitted and denied requests in each step. Requests that a shadow limit would have denied count as denied.

@@ -89,7 +89,7 @@ pub(super) async fn page(app: &App, viewer: Viewer) -> Markup {
         @match read {
             Ok(Ok(text)) => (editor(app, &text, viewer)),
             Ok(Err(error)) => p class="bad" { (shown::text(&error.to_string())) },
-            // A panic was told by itself.
+            // The panic has been reported already.
             Err(_) => p class="bad" { "The file cannot be read." },
         }
         details { summary { "The rules in force" }

@@ -1,6 +1,6 @@
-//! What a request does with its cost.
+//! The kinds of requests.
 
-/// What to do with a cost.
+/// The effect of a request's cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Take it, if the limit admits. A cost of 0 takes nothing; it is denied while more is in use than the limit.
@@ -11,6 +11,6 @@ pub enum Act {
     Charge,
     /// See whether the limit would admit it.
     Peek,
-    /// Refund up to this much of what was taken.
+    /// Refund up to `cost` of the units taken.
     Refund,
 }

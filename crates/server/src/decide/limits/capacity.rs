@@ -31,7 +31,7 @@ impl From<usize> for Capacity {
     }
 }
 
-/// The bytes that the states of this many keys can take, including records of evicted keys.
+/// The bytes that the states of `max_keys` keys can take, including records of evicted keys.
 pub(super) fn bytes_of(policy: Policy, max_keys: usize) -> Result<u64, BuildError> {
     // The memory is only reserved briefly and never touched.
     Ok(KeyedLimiter::builder(policy).max_keys(max_keys).clock(()).build()?.stats().bytes)

@@ -1,9 +1,9 @@
 //! Divides the memory for limits by use while the server runs.
 //!
-//! A limit that runs out of room gets twice as much, as long as there is memory for the larger table beside the one it
-//! replaces. If there is none, limits that need less than they have shrink first. So the tables, including those being
-//! replaced, never reserve more than the bound in total. States move between tables under their keys' locks: no decision is
-//! lost, and none waits longer than for the move of its own key.
+//! A limit that runs out of room gets twice as much, as long as the budget has memory for the larger table in addition to the one
+//! that it replaces. Otherwise, limits that need less than they have shrink first. So the tables, including those being replaced,
+//! never reserve more than the bound in total. States move between tables under their keys' locks: no decision is lost, and each
+//! waits at most for the move of its key.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -108,7 +108,7 @@ impl Division {
         came || went
     }
 
-    /// Shrinks limits that use little of their room, the largest first, until this many bytes are free.
+    /// Shrinks limits that use little of their room, the largest first, until `wanted` bytes are free.
     fn make_room(
         &mut self,
         members: &[Member<'_>],
@@ -200,7 +200,7 @@ mod tests {
         limits + service.throttle().limiter().stats().bytes
     }
 
-    /// Uses up the limit for this many keys, a hundred between two checks. All of them are denied then.
+    /// Uses up the limit for `keys` keys, a hundred between two checks. All of them are denied then.
     fn use_up(service: &Service, division: &mut Division, at: usize, keys: u32) {
         for key in 0..keys {
             limiter(service, at, |l| {

@@ -176,7 +176,7 @@ impl Limit {
         let decision = match act {
             Act::Take => self.by_store(&store.take(key, cost, spent).await),
             Act::TakeAnyway => {
-                // What fits is taken as usual, with others in one call or from an allotment.
+                // A cost that fits is taken as usual, with others in one call or from an allotment.
                 let mut told = store.take(key, cost, spent).await;
                 if cost > 0 && told.decision.is_denied() && !matches!(told.source, Source::Failed(_)) {
                     told = Box::pin(store.charge(key, cost)).await;
@@ -358,12 +358,12 @@ impl Limit {
         self.memory.set_override(key, quota, until, now)
     }
 
-    /// Holds a key to the rules again; whether it was not.
+    /// Removes the key's override. Returns whether it had one.
     pub(crate) fn end_override(&self, key: &str, now: Nanos) -> Result<bool, OverrideError> {
         self.memory.end_override(key, now)
     }
 
-    /// Holds all keys to the rules again whose time has come.
+    /// Removes the overrides that have expired.
     pub(crate) fn end_overrides_due(&self, now: Nanos) {
         self.memory.end_overrides_due(now);
     }

@@ -17,7 +17,7 @@ pub(super) struct Memory {
     pub limiter: KeyedLimiter<()>,
     pub counts: Counts,
     pub heavy: HeavyKeys,
-    /// What operators gave single keys.
+    /// The quotas that operators gave single keys.
     pub overrides: RuntimeOverrides,
     /// Of a sample of the decisions.
     pub latency: Latency,
@@ -112,7 +112,7 @@ impl Memory {
         operators.inner.by_rules.clone_from(&to.overrides);
         let mut refused = Vec::new();
         for (key, own) in &mut operators.inner.keys {
-            // What the limit's algorithm cannot do with the quota it does without.
+            // Options that the limit's algorithm does not have are dropped.
             let follows = own.policy.clone().of(&to.policy);
             match follows.policy() {
                 Ok(_) if follows == own.policy => {}
@@ -139,7 +139,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives a key a quota, in place of what the rules say about it, until a time. What it has used still counts.
+    /// Gives a key a quota until a time, in place of its quota in the rules. Its use still counts.
     pub fn set_override(
         &self,
         key: &str,
@@ -159,16 +159,16 @@ impl Memory {
         Ok(())
     }
 
-    /// Holds a key to the rules again; whether it was not.
+    /// Removes the key's override. Returns whether it had one.
     pub fn end_override(&self, key: &str, now: Nanos) -> Result<bool, OverrideError> {
         self.end(&mut self.overrides.lock().inner, key, now)
     }
 
-    /// Holds all keys to the rules again whose time has come.
+    /// Removes the overrides that have expired.
     pub fn end_overrides_due(&self, now: Nanos) {
         for (key, _) in self.overrides.all().into_iter().filter(|(_, own)| own.until <= now) {
             let mut operators = self.overrides.lock();
-            // It may have been set anew.
+            // Another request may have set it again.
             if operators.inner.keys.get(&key).is_some_and(|own| own.until <= now)
                 && let Err(error) = self.end(&mut operators.inner, &key, now)
             {
@@ -195,13 +195,13 @@ impl Memory {
 /// Why a key does not get a quota.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetOverrideError {
-    /// It is none that the limit's algorithm can use.
+    /// The text is not a quota of the limit's algorithm.
     #[error(transparent)]
     Quota(#[from] QuotaTextError),
     /// [`MOST_OVERRIDES`] keys have one.
     #[error("too many keys have an override")]
     TooMany,
-    /// There is no room for its state.
+    /// The limiter has no room for its state.
     #[error(transparent)]
     NoRoom(#[from] OverrideError),
 }

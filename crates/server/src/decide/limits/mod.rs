@@ -52,7 +52,7 @@ pub struct Limits {
     watchers: DecisionObservers,
 }
 
-/// What limits are built from, beside their rules.
+/// Everything but the rules that limits are built from.
 struct Plan<'a, H> {
     capacity: Capacity,
     hash_keys: H,
@@ -135,7 +135,7 @@ impl Limits {
         self.max_memory
     }
 
-    /// The initial number of keys of `CL.THROTTLE` beside these limits.
+    /// The initial number of keys of `CL.THROTTLE` next to these limits.
     #[must_use]
     pub fn throttle_keys(&self) -> usize {
         self.throttle_keys

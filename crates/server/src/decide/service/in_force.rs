@@ -8,7 +8,7 @@ use crate::{
     rules::TokenRule,
 };
 
-/// What a server enforces at one moment: its limits, and the descriptors that lead to some of them. Replaced as a whole when
+/// The limits that a server enforces, and the descriptors that lead to some of them. Replaced as a whole when
 /// the rules change.
 pub struct InForce {
     limits: Limits,

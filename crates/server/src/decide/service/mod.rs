@@ -65,7 +65,7 @@ impl Service {
         Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history, trace: None }
     }
 
-    /// The same with a history of at most this many bytes.
+    /// The same with a history of at most `max_bytes`.
     #[must_use]
     pub fn with_history(self, max_bytes: u64) -> Self {
         Self { history: History::new(max_bytes), ..self }
@@ -168,11 +168,11 @@ impl Service {
         Ok(limit.limiter().unblock_at(key, self.now()))
     }
 
-    /// Gives a key a quota of its own, such as `1000/1m`, in place of what the rules say about it: for a time, or (`None`) until
-    /// it is ended. What the key has used still counts. It outlives a change of the rules.
+    /// Overrides a key's quota, for example with `1000/1m`, for `span` or (`None`) until [`end_override`](Self::end_override). The
+    /// key's use still counts. The override outlives a change of the rules.
     ///
     /// # Errors
-    /// As [`block`](Self::block); also when the limit's states are in a store, the text is no quota, or the rules deny the key.
+    /// As [`block`](Self::block); also when the limit's states are in a store, the text is not a quota, or the rules deny the key.
     pub fn override_key(
         &self,
         limit: &[u8],
@@ -212,7 +212,7 @@ impl Service {
         })
     }
 
-    /// Holds a key to the rules again; whether an operator had given it a quota of its own.
+    /// Removes the key's override. Returns whether it had one.
     ///
     /// # Errors
     /// As [`block`](Self::block).
@@ -222,7 +222,7 @@ impl Service {
         limit.end_override(key, self.now()).map_err(|why| Refusal::NoMemory { why })
     }
 
-    /// Holds all keys to the rules again whose time has come.
+    /// Removes the overrides that have expired.
     pub fn end_overrides_due(&self) {
         let now = self.now();
         for limit in self.limits().limits() {
@@ -230,11 +230,11 @@ impl Service {
         }
     }
 
-    /// Forgets the use of a key, or of all keys of the limit if no key is given. Blocks stay, and so do units that are taken
-    /// meanwhile.
+    /// Forgets the use of a key, or of all keys of the limit if no key is given. Blocks stay, and so do units that are taken during
+    /// the reset.
     ///
     /// # Errors
-    /// When there is no such limit, or its states are in a store.
+    /// When no limit has this name, or its states are in a store.
     pub fn reset(&self, limit: &[u8], key: Option<&[u8]>) -> Result<(), Refusal> {
         let limits = self.limits();
         let Resolved { limit, key } = match resolve(&limits, limit, key.or(Some(&[])))? {
@@ -254,7 +254,7 @@ impl Service {
     /// The `most` keys of a limit (or of `CL.THROTTLE`) with the most recent requests, and those with the most recent denials.
     ///
     /// # Errors
-    /// When there is no such limit, or it keeps no names of keys.
+    /// When no limit has this name, or it keeps no names of keys.
     pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<Top, Refusal> {
         let limits = self.limits();
         let none = |limit: &str, global| Refusal::NoHeavyKeys { limit: limit.to_owned(), global };

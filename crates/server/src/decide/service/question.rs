@@ -35,7 +35,7 @@ pub struct Resolved<'r, 'k> {
 /// Finds the limit with this name, and the key to use with it.
 ///
 /// # Errors
-/// When there is no such limit, or the key is not valid for it.
+/// When no limit has this name, or the key is not valid for it.
 #[inline]
 pub fn resolve<'r, 'k>(
     limits: &'r Limits,

@@ -7,7 +7,7 @@ use super::Service;
 /// Whether the store lets a server work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// There is no store, or it is up.
+    /// The server has no store, or its store is up.
     Ready,
     /// The store, or a part of it, does not reply, and every limit continues without it as its `on_error` says.
     Degraded {
@@ -27,7 +27,7 @@ pub enum Readiness {
 
 impl Service {
     /// Whether the store lets this server work. If a cluster fails in part, most keys are decided normally: that counts as
-    /// degraded, whatever the limits' `on_error`.
+    /// degraded, with any `on_error`.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let health = self.store().map_or(Health::Up, |shared| shared.store().health());

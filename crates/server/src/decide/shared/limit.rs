@@ -97,7 +97,7 @@ impl StoreLimit {
         if self.overridden.is_empty() {
             return self.general.acquire_many(requests).await;
         }
-        // Keys with an override have limits of their own.
+        // Keys with an override have separate limits.
         let runs = requests.chunk_by(|(one, _), (other, _)| ptr::eq(self.of(one), self.of(other)));
         let asked = runs.map(|run| self.of(run[0].0).acquire_many(run));
         join_all(asked).await.into_iter().flatten().collect()

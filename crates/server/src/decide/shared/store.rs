@@ -19,7 +19,7 @@ use crate::decide::{
 /// How many quotas of `CL.THROTTLE`, which come with each request, are cached in the form that the store needs.
 const PLANS: usize = 1024;
 
-/// The version of this server, which others see beside its name.
+/// The version of this server, which others see next to its name.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A server that shares the store.
@@ -27,7 +27,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) struct SeenServer {
     /// Empty for a program that gave none.
     pub name: String,
-    /// Empty for a program that is no server.
+    /// Empty for a program that is not a server.
     pub version: String,
     pub ago: Duration,
     pub is_this: bool,
@@ -44,7 +44,7 @@ impl From<SeenNode> for SeenServer {
     }
 }
 
-/// A store, and what a server keeps beside it.
+/// A store, and the state that a server needs to use it.
 pub struct SharedStore {
     store: Store,
     prefix: String,

@@ -21,7 +21,7 @@ const SMALL: usize = 64 * 1024;
 /// The maximum size of all large messages that are arriving, in KiB.
 const ALL_LARGE: usize = 64 * 1024;
 
-/// What a message may have.
+/// The bounds of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Its size in bytes.

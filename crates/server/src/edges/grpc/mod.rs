@@ -31,7 +31,7 @@ use crate::observe::metrics::GrpcStats;
 pub(crate) struct Shared {
     pub rates: Arc<crate::envoy::decide::DescriptorService>,
     pub stats: Arc<GrpcStats>,
-    /// What clients may do.
+    /// The access control of clients.
     pub door: crate::listen::access::Door,
     /// `None` if OTLP export is off.
     pub telemetry: Option<Arc<crate::observe::telemetry::Telemetry>>,

@@ -25,9 +25,9 @@ pub(crate) struct App {
     pub rates: Arc<DescriptorService>,
     pub metrics: Metrics,
     pub events: Arc<Events>,
-    /// What programs report of their resources, and the rules for them.
+    /// The reports of programs about their resources, and the rules for them.
     pub flow: Arc<Flow>,
-    /// What clients may do on the data plane and on the control plane.
+    /// The access control of the data plane and of the control plane.
     pub doors: [Door; 2],
     /// The rules file.
     pub rules_file: Arc<RulesFile>,

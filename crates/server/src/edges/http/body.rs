@@ -29,7 +29,7 @@ pub(super) trait Arrives: HttpBody<Data = Bytes, Error: Into<BoxError>> {}
 
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>>> Arrives for B {}
 
-/// The body, whatever its declared type: `curl -d` declares a form, and the JSON is checked anyway.
+/// The body of any declared type: `curl -d` declares a form, and the JSON is checked anyway.
 pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Refused> {
     up_to(request, MAX_BODY, "ask for fewer limits at once").await
 }
@@ -59,7 +59,7 @@ async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Resu
         return Err(too_large());
     }
     let mut body = pin!(whole(request.into_body(), most));
-    // Most bodies arrive with their head: then there is no need of a timer.
+    // Most bodies arrive with their head, and then no timer is needed.
     let read = match body.as_mut().now_or_never() {
         Some(read) => Ok(read),
         None => tokio::time::timeout(BODY_TIME, body).await,

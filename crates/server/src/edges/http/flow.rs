@@ -97,7 +97,7 @@ pub(super) async fn push(
     }
 }
 
-/// What was reported.
+/// The reported applications, instances and resources.
 pub(super) fn answer(app: &App, uri: &Uri, rights: Option<&Rights>) -> Result<Response<Body>, Refused> {
     let [name] = query::texts(uri, ["app"]).map_err(|why| Problem::bad_field("#", why.to_string()))?;
     let mut apps = app.flow.summary(name.as_deref(), app.service.now());

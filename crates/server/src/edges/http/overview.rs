@@ -16,7 +16,7 @@ use crate::{
     rules::LimitSpec,
 };
 
-/// Rates are the mean over this many seconds.
+/// The number of seconds over which rates are averaged.
 const RATE_SECONDS: usize = 10;
 
 /// One limit. Rates and the list of seconds are omitted if the limit has no history, and the heaviest key if no names are

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{decide::service::Refusal, listen::access::Stranger, rules::Problem as Mistake};
 
-/// What is wrong with a request, and what to do about it.
+/// The error of a request, and the remedy.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -20,7 +20,7 @@ pub(super) struct Problem {
     pointer: Option<String>,
     /// The limits with the most similar names, if the request names an unknown one.
     nearest: Option<Vec<String>>,
-    /// What is wrong with rules.
+    /// The mistakes in rules.
     mistakes: Vec<Value>,
 }
 

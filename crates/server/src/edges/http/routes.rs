@@ -204,8 +204,8 @@ async fn run(
     }
 }
 
-/// Whether the server accepts requests. A store that is down is no reason to send them to other servers, which use the same
-/// store, as long as every limit can decide without it.
+/// Whether the server accepts requests. A store that is down does not make it unready as long as every limit can decide without the
+/// store: the other servers use the same store.
 fn ready(app: &App) -> Result<Response<Body>, Refused> {
     let unavailable = |title, detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail);
     if !app.ready.load(Ordering::Acquire) {
@@ -229,7 +229,7 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
 async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Response<Body>, Refused> {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
-    // A peek succeeds whatever the answer; 429 is only for denied requests.
+    // A peek succeeds also when it denies; 429 is only for denied requests.
     let status = if takes { None } else { Some(StatusCode::OK) };
     match asks {
         Asks::One(ask) => {

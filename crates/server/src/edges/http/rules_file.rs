@@ -76,7 +76,7 @@ async fn file(app: &App) -> Result<Response<Body>, Refused> {
     })))
 }
 
-/// What is wrong with a text, and how it differs from the file.
+/// The mistakes in a text, and its differences from the file.
 async fn check(app: &App, text: String) -> Result<Response<Body>, Refused> {
     let (file, keeping) = (Arc::clone(&app.rules_file), app.service.keeping());
     let checked = on_a_thread(move || {

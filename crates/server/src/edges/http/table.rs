@@ -4,7 +4,7 @@ use axum::http::Method;
 
 use crate::listen::access::Role;
 
-/// What a path does.
+/// The function of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// Decide on one limit, or on several together, and take the cost.
@@ -27,7 +27,7 @@ pub enum Endpoint {
     Rules,
     /// The rules as their file has them.
     RulesFile,
-    /// What is wrong with rules, and how they differ from the file.
+    /// The mistakes in a text, and its differences from the rules file.
     RulesCheck,
     /// Put other rules in the file's place.
     RulesSave,
@@ -47,7 +47,7 @@ pub enum Endpoint {
     Limits,
     /// The servers that share the store.
     Servers,
-    /// What the resources of programs do.
+    /// The resources of programs.
     Flow,
     /// A program's report.
     FlowReport,
@@ -55,7 +55,7 @@ pub enum Endpoint {
     FlowRules,
     /// The requests of traced keys.
     Trace,
-    /// What other rules would have decided on them.
+    /// The decisions of other rules on the traced requests.
     WhatIf,
     /// Whether the process is alive.
     Health,
@@ -101,7 +101,7 @@ pub struct Route {
     pub method: &'static str,
     /// `{name}` stands for a variable part.
     pub path: &'static str,
-    /// What it does.
+    /// The function that answers.
     pub endpoint: Endpoint,
     /// On which listeners it is served.
     pub served: Served,
@@ -183,7 +183,7 @@ pub const ROUTES: &[Route] = &[
     post("/v1/what-if", Endpoint::WhatIf, Served::OnAdmin),
 ];
 
-/// What is served on a path.
+/// The result of a look-up in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Route(&'static Route),
@@ -191,7 +191,7 @@ pub(super) enum Found {
     OtherMethod(&'static str),
 }
 
-/// What a listener serves on this path; `None` if it is none of its paths. A path for GET also answers HEAD.
+/// The route of a path; `None` if the listener does not serve it. A path for GET also answers HEAD.
 pub(super) fn find(plane: Plane, method: &Method, path: &str) -> Option<Found> {
     let method = if method == Method::HEAD { "GET" } else { method.as_str() };
     let mut allowed = None;

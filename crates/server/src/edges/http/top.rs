@@ -22,7 +22,7 @@ struct TopBody<'a> {
     limit_name: &'a str,
     /// How long the keys have been counted.
     seconds: f64,
-    /// The sampling rate: one decision in this many was counted.
+    /// The sampling rate: one decision in `one_in` was counted.
     one_in: u64,
     /// The number of names that each count remembers.
     names: usize,

@@ -49,7 +49,7 @@ pub(super) async fn answer(
         recording.names.clear();
     }
     let pieces = recording.pieces().map(move |piece| {
-        // Until the last piece is sent, nobody else takes as much memory.
+        // The permit is held until the last piece is sent: only one client at a time takes this memory.
         let _ = &permit;
         Ok::<_, Infallible>(piece)
     });
@@ -81,7 +81,7 @@ pub(super) async fn taken(
     match taken.await {
         Ok(Ok(recording)) => Ok((recording, permit)),
         Ok(Err(refusal)) => Err(Problem::from_refusal(refusal, "#").into()),
-        // A panic was told by itself.
+        // The panic has been reported already.
         Err(_) => Err(Problem::from_refusal(Refusal::NoTrace, "#").into()),
     }
 }

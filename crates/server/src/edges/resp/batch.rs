@@ -40,7 +40,7 @@ use crate::decide::{
 
 /// The maximum number of questions of one connection in flight.
 const MOST: usize = 128;
-/// A batch is also sent when this many bytes of replies are buffered.
+/// The size of the buffered replies, in bytes, above which a batch is sent early.
 const BETWEEN: usize = 64 * 1024;
 
 /// A connection's questions to the store, and the replies to its other commands since.

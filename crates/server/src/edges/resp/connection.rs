@@ -19,7 +19,7 @@ use crate::{decide::limits::Limits, listen::tls::HANDSHAKE_TIME};
 pub(super) const READ: usize = 64 * 1024;
 /// The size of the read buffer that all connections of a reactor share: one read, after an unfinished frame.
 pub(super) const BUFFER: usize = READ + MAX_FRAME;
-/// With this much unsent output, the connection runs no further command until it is sent.
+/// The size of unsent output at which a connection runs no further command.
 const OUTPUT_FULL: usize = 256 * 1024;
 /// An output buffer larger than this is freed when it is empty.
 const OUTPUT_KEPT: usize = 4 * 1024;
@@ -74,7 +74,7 @@ pub(super) enum Turn {
     Gone,
 }
 
-/// What a connection needs to run commands.
+/// The data that a connection needs to run commands.
 #[derive(Clone, Copy)]
 pub(super) struct TurnContext<'a> {
     pub shared: &'a Shared,

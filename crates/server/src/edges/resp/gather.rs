@@ -2,7 +2,7 @@
 //!
 //! A reactor that answers each request on arrival wakes up for almost every request, and wakes the client for almost every
 //! reply. Both wakeups cost more than the decision. With many busy connections, it is cheaper to gather a few requests first.
-//! With few busy connections there is no pause.
+//! With few busy connections, the reactor does not pause.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tidegate_core::Nanos;
 pub(super) const PAUSE: Duration = Duration::from_micros(20);
 /// The period over which busy connections are counted.
 const PERIOD: Nanos = Nanos::from_millis(1);
-/// From this many busy connections per period, a pause is cheaper.
+/// The number of busy connections per period from which a pause is cheaper.
 const MANY: u32 = 8;
 
 /// Which connections were recently busy.

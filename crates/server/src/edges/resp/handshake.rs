@@ -9,7 +9,7 @@ use super::{
     session::{Context, Flow},
 };
 
-/// A connection is closed after this many consecutive wrong passwords.
+/// The number of consecutive wrong passwords after which a connection is closed.
 const MOST_FAILURES: u32 = 5;
 /// How long the reply to the first wrong password is delayed. The delay doubles with each further one.
 const FIRST_DELAY: Nanos = Nanos::from_millis(100);

@@ -69,7 +69,7 @@ impl Protocol {
 pub(crate) struct Shared {
     pub service: Arc<Service>,
     pub config: RespConfig,
-    /// What clients may do.
+    /// The access control of clients.
     pub door: Door,
     /// TLS, if it is enabled.
     pub tls: Option<Arc<Tls>>,
@@ -89,7 +89,7 @@ pub(crate) struct RespConfig {
     /// The password for `AUTH`; `None` admits every client.
     pub password: Option<String>,
     pub max_connections: usize,
-    /// Above this many connections of one client, its new ones are closed.
+    /// The maximum number of connections of one client. Further ones are closed.
     pub max_per_peer: Option<usize>,
     /// A connection without a command for this long is closed; `None` means never.
     pub idle_timeout: Option<Nanos>,

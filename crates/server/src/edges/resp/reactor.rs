@@ -37,7 +37,7 @@ const CONTROL: Token = Token(usize::MAX - 1);
 const EVENTS: usize = 1024;
 /// How often timeouts are checked and a failed `accept` is retried.
 const TICK: Duration = Duration::from_secs(1);
-/// The maximum number of connections accepted in one turn. Existing ones wait meanwhile.
+/// The maximum number of connections accepted in one turn. Existing ones wait for the accepting.
 const ACCEPTS_A_TURN: usize = 4;
 /// The least share of a turn. With a smaller one, reading and writing would take longer than the commands.
 const LEAST_SHARE: usize = 4 * 1024;
@@ -134,8 +134,8 @@ enum Accept {
     NextTick,
 }
 
-/// How many bytes of commands each of so many busy connections may send in a turn. A client that pipelines without end fills a turn
-/// with its share, and the others wait for all shares.
+/// How many bytes of commands each busy connection may send in a turn, if there are `busy` of them. A client that pipelines without
+/// end fills a turn with its share, and the others wait for all shares.
 fn share(busy: usize) -> usize {
     (READ / busy.max(1)).max(LEAST_SHARE)
 }
@@ -330,7 +330,7 @@ impl Reactor {
             connection.release();
             connection.listed = false;
             self.list(at);
-            // Input that arrived meanwhile, or waits in memory, may cause no further event.
+            // Input that has arrived since, or waits in memory, may cause no further event.
             self.queue(at);
         }
     }
@@ -426,7 +426,7 @@ impl Reactor {
                 connection.blocked = false;
                 self.reregister(at, Interest::READABLE);
             }
-            // The output is no longer full. Commands may wait in memory, where no event announces them.
+            // The output has room again. Commands may wait in memory, without an event to announce them.
             Ok(true) if connection.has_waiting() => self.queue(at),
             Ok(true) => {}
             Ok(false) if connection.blocked => {}
@@ -443,7 +443,7 @@ impl Reactor {
         if self.poll.registry().reregister(&mut connection.stream, Token(at), interest).is_err() {
             self.remove(at);
         } else if interest == Interest::READABLE {
-            // Input that arrived meanwhile, or waits in memory, may cause no further event.
+            // Input that has arrived since, or waits in memory, may cause no further event.
             self.queue(at);
         }
     }

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// What is known about a client.
+/// The state of a client's session.
 pub(super) struct Session {
     pub id: u64,
     pub peer: SocketAddr,
@@ -38,7 +38,7 @@ pub(super) struct Session {
     pub held_until: Option<Nanos>,
 }
 
-/// What a client gave with `AUTH`.
+/// The credential that a client gave with `AUTH`.
 #[derive(Debug, Default)]
 enum Credential {
     #[default]
@@ -90,7 +90,7 @@ pub(super) fn find(commands: &'static [Command], name: &[u8]) -> Option<&'static
     commands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// What a command can use.
+/// The data that a command can use.
 pub(super) struct Context<'a> {
     pub shared: &'a Shared,
     pub limits: &'a Limits,

@@ -14,7 +14,7 @@ use crate::listen::tls;
 /// The maximum number of plain-text bytes that wait in TLS until the client takes them.
 const UNSENT: usize = 64 * 1024;
 
-/// What a connection needs from its stream beside reading and writing.
+/// A connection's stream: reading and writing, and the state of its TLS session.
 pub(super) trait Transport: Read + Write {
     /// Whether the handshake is still in progress.
     fn is_beginning(&self) -> bool {
@@ -146,7 +146,7 @@ impl Write for Socket {
         match self {
             Self::Plain(socket) => socket.write(bytes),
             Self::Tls(tls) => {
-                // TLS can hold only so much. What it holds goes first.
+                // The TLS buffer is bounded, so its content is sent first.
                 if !tls.send()? {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }

@@ -41,7 +41,7 @@ pub(super) struct Connection<'a> {
     names: Option<Arc<[String]>>,
 }
 
-/// What happens next on a connection after the handshake.
+/// The next step on a connection after the handshake.
 enum Turn {
     Notify { stream: u64, frame: u64, messages: Vec<Message> },
     Answered(Ack),
@@ -85,7 +85,7 @@ impl<'a> Connection<'a> {
                 }
                 Turn::Answered(ack) => send_all(&mut frames, ack, &mut waiting).await?,
                 Turn::Ended => {
-                    // What was asked is answered, for a client that only ended its own side; it may as well be gone.
+                    // A client may end only its sending side, so the remaining answers are sent; it may also be gone.
                     let _ = send_rest(&mut frames, waiting).await;
                     return Ok(());
                 }

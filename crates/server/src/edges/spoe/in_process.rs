@@ -35,7 +35,7 @@ pub struct Conversations {
     clock: Arc<ManualClock>,
 }
 
-/// What a client sends, and then the end; and what it has read.
+/// A connection on which the client sends bytes and then ends its side. It records what the client reads.
 struct Script<'a> {
     sent: &'a [u8],
     read: Vec<u8>,
@@ -149,7 +149,7 @@ mod tests {
         frame(3, id, &messages.iter().flat_map(message).collect::<Vec<_>>())
     }
 
-    /// What was answered: each frame's type and number, and the rest of it.
+    /// The server's frames: type, number and payload of each.
     fn frames(mut bytes: &[u8]) -> Vec<(u8, u8, &[u8])> {
         let mut frames = Vec::new();
         while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
@@ -228,8 +228,8 @@ mod tests {
     fn a_question_without_a_decision_has_an_error_and_no_outcome() {
         let agent = Conversations::new(RULES);
         for (messages, told) in [
-            (vec![("c", "k")], "there is no limit `c`"),
-            (vec![("a", "k"), ("c", "k")], "there is no limit `c`"),
+            (vec![("c", "k")], "no limit is named `c`"),
+            (vec![("a", "k"), ("c", "k")], "no limit is named `c`"),
             (vec![], "no message"),
             (vec![("a", "k"); 33], "33 messages"),
         ] {

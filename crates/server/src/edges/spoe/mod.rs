@@ -19,11 +19,11 @@ pub(crate) use serve::serve;
 
 use crate::{decide::service::Service, listen::access::Door, observe::metrics::SpoeStats};
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Clone)]
 pub(crate) struct Agent {
     pub service: Arc<Service>,
-    /// What clients may do.
+    /// The access control of clients.
     pub door: Door,
     pub stats: Arc<SpoeStats>,
 }

@@ -1,4 +1,4 @@
-//! What the messages of a frame ask.
+//! The questions in the messages of a frame.
 
 use spop::{TypedData, frame::Message};
 
@@ -51,7 +51,7 @@ impl Asked {
 /// The questions of a frame's messages.
 ///
 /// # Errors
-/// When a message is not a question, or there are none or too many.
+/// When a message is not a question, or the frame has no message or too many.
 pub(super) fn asked(messages: &[Message]) -> Result<Vec<Asked>, Unasked> {
     match messages.len() {
         0 => Err(Unasked::NoMessage),

@@ -32,7 +32,7 @@ use crate::rules::{RulesError, read_text};
 /// The digest of a token: SHA-256.
 pub(crate) type Digest = [u8; 32];
 
-/// What a client may do.
+/// The right to a kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Ask limits: take, peek, and give back permits.
@@ -62,7 +62,7 @@ impl Role {
     }
 }
 
-/// What one client may do, and on which limits.
+/// The roles of one client, and the limits that they concern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rights {
     /// The client's name, for messages.
@@ -143,7 +143,7 @@ impl Known {
         self.entries.len()
     }
 
-    /// Whether there are no clients.
+    /// Whether the file lists no clients.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -204,9 +204,9 @@ fn hex(bytes: &[u8]) -> String {
 pub struct Client {
     /// Its name.
     pub name: String,
-    /// What its roles are called.
+    /// The names of its roles.
     pub roles: Vec<&'static str>,
-    /// What the names of its limits begin with; empty for all limits.
+    /// The prefixes of its limits' names; empty for all limits.
     pub limits: Vec<String>,
     /// How many tokens it has.
     pub tokens: usize,
@@ -326,7 +326,7 @@ fn load(path: &std::path::Path) -> Result<Known, RulesError> {
     parse(&read_text(path)?).map_err(|problems| RulesError::Invalid { path: Some(path.to_owned()), problems })
 }
 
-/// Whether every user of the machine may change the file, and with it everybody's rights.
+/// Whether every user of the machine may change the file, and with it the rights of all clients.
 #[must_use]
 pub fn others_may_write(path: &std::path::Path) -> bool {
     const OTHERS_WRITE: u32 = 0o002;

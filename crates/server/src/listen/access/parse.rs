@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<Known, Vec<Problem>> {
     }
 }
 
-/// Whether the text has `access:` at its top. A text that is no YAML may still begin a line with it.
+/// Whether the text has `access:` at its top. Also a text that is not valid YAML may begin a line with it.
 pub(super) fn is_access(text: &str) -> bool {
     match parse_yaml(text) {
         Ok(Some(Node { kind: Kind::Mapping(entries), .. })) => {

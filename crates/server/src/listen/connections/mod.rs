@@ -1,4 +1,4 @@
-//! The connections of a listener: accepted within their bounds, whatever protocol they speak.
+//! The connections of a listener of any protocol, accepted within their bounds.
 //!
 //! `slots` bounds their number and decides which one is closed for a new one. `write_deadline` bounds how long an answer waits for a
 //! client that does not read. `when_woken` keeps what ends a connection from being asked at each request.
@@ -110,7 +110,7 @@ impl Acceptor {
         }
     }
 
-    /// `None` if there is no room, or the client is gone.
+    /// `None` if all slots are taken, or the client has disconnected.
     fn admit(&self, stream: TcpStream, peer: SocketAddr) -> Option<Accepted> {
         let stats = &self.stats;
         let Ok(of_peer) = self.peers.enter(peer.ip()) else {

@@ -43,7 +43,7 @@ const SPREAD: u64 = 0xBF58_476D_1CE4_E5B9;
 /// The sparsest sampling, as a power of two.
 const SPARSEST: u32 = 24;
 
-/// Selects the sampled decisions. Every decision reads it, so it is beside the counters that every decision changes.
+/// Selects the sampled decisions. Every decision reads it, so it is next to the counters that every decision changes.
 #[derive(Debug)]
 pub(crate) struct Sampling {
     /// A decision is sampled if the hash of its number is at most this. Relaxed: a decision that sees an old value is sampled
@@ -129,7 +129,7 @@ impl HeavyKeys {
         }
     }
 
-    /// Divides the budget of all limits among this many.
+    /// Divides the budget of all limits among `limits`.
     pub fn share_among(&self, limits: usize) {
         let share = BUDGET_OF_ALL / u32::try_from(limits.max(1)).unwrap_or(u32::MAX);
         self.set_budget(share.clamp(LEAST_BUDGET, BUDGET));
@@ -264,7 +264,7 @@ fn merged(halves: &[Half; 2], power: u32, most: usize) -> Vec<TopKey> {
 pub struct Top {
     /// How long the keys have been counted.
     pub span: Nanos,
-    /// The lowest sampling rate: one decision in this many was counted; 1 if all were.
+    /// The lowest sampling rate: one decision in `one_in` was counted; 1 if all were.
     pub one_in: u64,
     /// The number of keys that each count tracks.
     pub capacity: usize,

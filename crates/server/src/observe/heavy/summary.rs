@@ -31,7 +31,7 @@ pub(super) struct Slot {
 }
 
 impl Summary {
-    /// An empty summary of at most this many keys. It allocates memory as keys arrive.
+    /// An empty summary of at most `capacity` keys. It allocates memory as keys arrive.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, ..Self::default() }
     }

@@ -9,7 +9,7 @@ pub(super) const STEP: u64 = 10;
 /// The number of steps that are kept: six hours.
 pub(super) const STEPS: usize = 6 * 60 * 60 / STEP as usize;
 
-/// What a series keeps: larger numbers are kept as the largest there is.
+/// The number type of a series. Larger numbers are stored as the type's maximum.
 pub(super) trait Number: Copy + Into<u32> {
     /// The nearest number.
     fn nearest(number: u64) -> Self;

@@ -109,7 +109,7 @@ impl Events {
 /// All metrics of one server.
 pub(crate) struct Metrics {
     registry: Registry,
-    /// What is counted where it happens.
+    /// The counters, read at a scrape.
     sources: Vec<Arc<dyn Source>>,
     pub http: Arc<HttpStats>,
 }
@@ -129,7 +129,7 @@ impl Metrics {
         self.sources.push(source);
     }
 
-    /// What all metrics are read from, but for the HTTP requests.
+    /// The sources of all metrics except those of HTTP requests.
     pub fn sources(&self) -> &[Arc<dyn Source>] {
         &self.sources
     }
@@ -187,7 +187,7 @@ fn limit_of(line: &str) -> Option<String> {
     }
 }
 
-/// What is counted where it happens, and read when somebody asks.
+/// Counters of the service, which a scrape reads.
 struct Counted {
     service: Arc<Service>,
     events: Arc<Events>,

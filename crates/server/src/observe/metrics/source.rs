@@ -1,4 +1,4 @@
-//! Metrics as they are counted, for whoever exports them.
+//! Metrics as the server counts them, for all exporters.
 
 use std::{fmt, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::observe::latency::LatencyRead;
 /// The names and values of labels.
 pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// What a value means.
+/// The meaning of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// It only grows.
@@ -30,7 +30,7 @@ pub(crate) trait Source: Send + Sync {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result;
 }
 
-/// Takes metrics, one family after another. A family without values is told, too.
+/// Receives metrics, one family after another, also families without values.
 pub(crate) trait Sink {
     fn family(&mut self, name: &str, help: &str, kind: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result;
 

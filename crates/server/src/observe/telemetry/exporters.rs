@@ -17,10 +17,10 @@ use opentelemetry_sdk::{
 
 use super::client::Client;
 
-/// The part of requests without a traceparent that gets a span, unless told otherwise.
+/// The default share of requests without a traceparent that get a span.
 const SAMPLE: f64 = 0.01;
 
-/// The variables that name a collector. Where one is set, telemetry is on.
+/// The variables that name a collector. If one is set, telemetry is on.
 const ENDPOINTS: [&str; 4] = [
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -28,8 +28,8 @@ const ENDPOINTS: [&str; 4] = [
     "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
 ];
 
-/// Where telemetry goes. What is not given here comes from the variables of OpenTelemetry, such as
-/// `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`, `OTEL_METRIC_EXPORT_INTERVAL`.
+/// The options of telemetry. Defaults come from the variables of OpenTelemetry, such as `OTEL_EXPORTER_OTLP_HEADERS`,
+/// `OTEL_SERVICE_NAME`, `OTEL_METRIC_EXPORT_INTERVAL`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OtlpOptions {
     /// The collector, as in `http://127.0.0.1:4318`.
@@ -81,7 +81,7 @@ pub enum TelemetryError {
     /// An option or a variable that the exporters do not understand.
     #[error("OpenTelemetry: {0}")]
     Exporter(#[from] ExporterBuildError),
-    /// A protocol that there is not.
+    /// The protocol is unknown.
     #[error("OTEL_EXPORTER_OTLP_PROTOCOL: `{0}` is neither grpc nor http/protobuf")]
     Protocol(String),
     /// The collector's certificate authority cannot be used.
@@ -89,7 +89,7 @@ pub enum TelemetryError {
     Certificate {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
 }

@@ -24,8 +24,8 @@ struct Bridge {
 }
 
 impl Bridge {
-    /// The values of a family. Each value is told once: whoever finds none left reads all sources again, so one collection of
-    /// all instruments is one reading.
+    /// The values of a family. Each reading is used once: an instrument that finds none left reads all sources again, so one
+    /// collection of all instruments is one reading.
     fn take(&self, name: &str) -> Vec<(Vec<KeyValue>, u64)> {
         let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(values) = readings.0.remove(name) {
@@ -83,13 +83,13 @@ impl Sink for Instruments<'_> {
                     .with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a)))
                     .build();
             }
-            // The resource tells the version.
+            // The resource's attributes have the version.
             Kind::Info => {}
         }
         Ok(())
     }
 
-    /// Histograms cannot be observed: their buckets are counted already. Requests over HTTP and gRPC have instruments of their own.
+    /// Histograms cannot be observed: their buckets are counted already. Requests over HTTP and gRPC have separate instruments.
     fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
         Ok(())
     }

@@ -44,7 +44,7 @@ use crate::observe::{latency::BOUNDS, metrics::Source};
 /// The name of what makes the spans and metrics.
 const SCOPE: &str = "tidegate";
 
-/// What is sent to a collector, and how.
+/// The exporters to a collector.
 pub struct Telemetry {
     traces: SdkTracerProvider,
     meters: SdkMeterProvider,
@@ -84,7 +84,7 @@ impl Telemetry {
     where
         S: tracing::Subscriber + for<'a> LookupSpan<'a>,
     {
-        // What the exporters themselves log must not be exported: each export would cause another.
+        // The exporters' own log must not be exported: each export would cause another.
         const OWN: [&str; 6] = ["opentelemetry", "hyper", "h2", "tonic", "tower", "ureq"];
         let wanted = move |about: &tracing::Metadata<'_>| {
             *about.level() <= level && !OWN.iter().any(|own| about.target().starts_with(own))

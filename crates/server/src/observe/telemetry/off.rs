@@ -1,4 +1,4 @@
-//! A build without the feature `otlp`: there is no telemetry to have.
+//! A build without the feature `otlp` has no telemetry.
 #![allow(clippy::unused_self, reason = "the same form as with the feature")]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tidegate_core::Nanos;
 
 use crate::observe::metrics::Source;
 
-/// What is sent to a collector. There is none without the feature `otlp`.
+/// The exporters to a collector: a type without values, because this build has none.
 #[derive(Debug)]
 pub enum Telemetry {}
 

@@ -17,7 +17,7 @@ use super::Telemetry;
 pub(crate) struct Traced<'a> {
     context: Context,
     duration: &'a Histogram<f64>,
-    /// What both the span and the measurement say.
+    /// The attributes of both the span and the measurement.
     attributes: Vec<KeyValue>,
 }
 

@@ -1,12 +1,12 @@
-//! A trace of live traffic: of keys chosen by a hash every request that a limit decided, in a bounded ring.
+//! A trace of live traffic: every decided request of a sample of the keys, in a bounded ring. A hash chooses the keys.
 //!
 //! ```text
 //! decision ─► Tap: is the key chosen? (a hash) ─► one of the rings ─► Recording ─► GET /v1/trace, what_if
 //! ```
 //!
-//! A key is in the trace with all that it asked, or not at all. So a [replay](crate::observe::what_if) of the trace decides on its requests
-//! as a server would that has nothing but these keys. The hash is keyed with random numbers that no answer tells: who reads a
-//! trace cannot find a key by trying names.
+//! A key is in the trace with all its requests, or not at all. So a [replay](crate::observe::what_if) of the trace decides on its
+//! requests like a server that has nothing but these keys. The hash is keyed with random numbers that no answer shows: a reader of
+//! the trace cannot find a key by trying names.
 //!
 //! The order of a key's requests is that in which they were counted. Where several threads decide on one key at the same moment,
 //! that may differ from the order of the decisions.
@@ -27,7 +27,7 @@ use tidegate_limiter::HashKeys;
 pub use self::recording::{RecordedLimit, Recording, RecordingError, is_recording};
 use self::ring::{CHUNK_BYTES, Ring};
 
-/// How many bytes a trace takes, unless told otherwise.
+/// The default bound of a trace, in bytes.
 pub const TRACE_BYTES: u64 = 64 << 20;
 /// The least: each ring needs two chunks.
 pub const LEAST_TRACE_BYTES: u64 = 2 * RINGS as u64 * CHUNK_BYTES;
@@ -84,7 +84,7 @@ impl fmt::Display for KeyShare {
     }
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -97,7 +97,7 @@ pub enum Verdict {
     Denied,
     /// Let through by a shadow limit that would have denied.
     ShadowDenied,
-    /// Not a request: so much was given back.
+    /// Not a request: a refund of `cost`.
     Refunded,
 }
 
@@ -125,11 +125,11 @@ pub struct Event {
     pub time: u64,
     /// The hash of the key.
     pub key: u64,
-    /// What was asked for, or given back.
+    /// The requested or refunded cost.
     pub cost: u32,
     /// The number of its limit.
     pub limit: u16,
-    /// What became of it.
+    /// The result.
     pub verdict: Verdict,
 }
 
@@ -146,7 +146,7 @@ pub struct Trace {
     limits: Mutex<Vec<Arc<str>>>,
 }
 
-/// What a trace has at one moment, in order of time. It is complete for the chosen keys from `from` on.
+/// The content of a trace at one moment, in order of time. It is complete for the chosen keys from `from` on.
 pub(crate) struct Taken {
     pub from: u64,
     pub fresh: bool,
@@ -155,8 +155,8 @@ pub(crate) struct Taken {
 }
 
 impl Trace {
-    /// A trace of this share of all keys, in at most so many bytes (or the least that it needs). `fresh` says that all limits
-    /// begin with it, so that a replay may do the same.
+    /// A trace of this share of all keys, in at most `max_bytes` (or the least that it needs). `fresh` means that all limits begin
+    /// with it, so that a replay may do the same.
     #[must_use]
     pub fn new(share: KeyShare, max_bytes: u64, fresh: bool) -> Self {
         let max_bytes = max_bytes.max(LEAST_TRACE_BYTES);
@@ -191,8 +191,8 @@ impl Trace {
         (hash < self.threshold).then_some(hash)
     }
 
-    /// What a limit reports its decisions to. `None` where its one key is not for the trace: a global limit would fill the
-    /// trace of a sample of keys alone, or be missing from it by chance.
+    /// The recorder of a limit's decisions. `None` for a global limit when only a sample of the keys is traced: its one key would
+    /// fill the trace, or be missing from it by chance.
     pub(crate) fn tap(self: &Arc<Self>, name: &str, is_global: bool) -> Option<Tap> {
         if is_global && self.share != KeyShare::ALL {
             return None;
@@ -219,7 +219,7 @@ impl Trace {
             events.reserve(ring.chunks().iter().map(Vec::len).sum());
             ring.chunks().iter().for_each(|chunk| events.extend_from_slice(chunk));
         }
-        // What one ring has forgotten is left out of all: each key is complete from the same time on.
+        // Events that one ring has forgotten are dropped from all rings: each key is complete from the same time on.
         if let Some(forgotten) = forgotten {
             events.retain(|event| event.time > forgotten);
         }
@@ -235,7 +235,7 @@ impl Trace {
     }
 }
 
-/// Also of tests: names of limits and chosen hashes are no secrets of a panic.
+/// A test may have panicked with the lock: names of limits and chosen hashes are valid at each step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

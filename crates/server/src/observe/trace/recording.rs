@@ -8,8 +8,8 @@
 //! {"end":1}
 //! ```
 //!
-//! The first line says which share of all keys was traced, and since when the trace is complete for them. Then come the limits with
-//! what they decided for all keys meanwhile, the names of heavy keys, and the requests in order of time. The last line has
+//! The first line has the share of all keys that was traced, and since when the trace is complete for them. Then come the limits
+//! with their decisions for all keys in that time, the names of heavy keys, and the requests in order of time. The last line has
 //! their number. Times are seconds since 1970.
 
 use std::{borrow::Cow, collections::HashMap, io::BufRead};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Event, KeyShare, ParseKeyShareError, Verdict};
 
-/// What a file begins with that holds a trace.
+/// The first bytes of a file that holds a trace.
 const BEGINNING: &[u8] = b"{\"tidegate_trace\":";
 /// The version of the format that is written and read.
 const VERSION: u32 = 1;
@@ -59,7 +59,7 @@ pub struct RecordedLimit {
     pub name: String,
     /// Its policy when the trace was taken, as rules have it; `None` for a limit that was gone by then, and for `CL.THROTTLE`.
     pub rule: Option<String>,
-    /// The requests of all keys in the time of the trace, where the server's history goes back so far.
+    /// The requests of all keys in the time of the trace, if the server's history covers it.
     pub requests: Option<u64>,
     /// How many of them it denied.
     pub denied: Option<u64>,
@@ -82,7 +82,7 @@ pub enum RecordingError {
     Line {
         /// Its number, from 1.
         line: u64,
-        /// What is wrong.
+        /// The mistake.
         what: String,
     },
 }
@@ -194,10 +194,10 @@ impl Recording {
         }))
     }
 
-    /// Reads a trace. What a file has that was cut off is used, up to the last whole line.
+    /// Reads a trace. Of a file that was cut off, everything up to the last whole line is used.
     ///
     /// # Errors
-    /// When the text is no trace, or of another version.
+    /// When the text is not a trace, or has another version.
     pub fn read(text: &mut dyn BufRead) -> Result<Self, RecordingError> {
         let mut reader = Reader::default();
         let mut line = Vec::new();

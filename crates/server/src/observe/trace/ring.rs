@@ -7,7 +7,7 @@ use super::Event;
 /// Events in a chunk. Memory is taken, and events are forgotten, a chunk at a time, so that no decision waits for a large copy.
 const CHUNK: usize = 1_024;
 
-/// What one chunk takes.
+/// The size of one chunk.
 pub(super) const CHUNK_BYTES: u64 = (CHUNK * size_of::<Event>()) as u64;
 
 /// A bounded list that forgets its oldest chunk when it is full.

@@ -24,7 +24,7 @@ use crate::{
 
 /// Writes the states of all limits to a new file, which then replaces the state file. Returns its length.
 ///
-/// A crash at any moment leaves the old file or the new one. Decisions continue meanwhile. A limit's states are copied to
+/// A crash at any moment leaves the old file or the new one. Decisions continue during the write: a limit's states are copied to
 /// memory before they are written, because a state is locked while it is read, and a disk may be slow.
 ///
 /// # Errors

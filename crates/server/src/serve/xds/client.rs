@@ -1,4 +1,4 @@
-//! The stream to one control plane: opened again when it is lost, with the rules that were sent last in force meanwhile.
+//! The stream to one control plane. It reconnects when it is lost; until then the last accepted rules stay in force.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -163,7 +163,7 @@ impl Client {
         endpoint.connect().await.map_err(|error| causes(&error))
     }
 
-    /// A request for all resources, which also says what became of an answer.
+    /// A request for all resources, which also accepts or refuses the previous response.
     fn question(&self, version: &str, nonce: &str, reason: Option<String>) -> DiscoveryRequest {
         let text = |text: &String| Value { kind: Some(Kind::StringValue(text.clone())) };
         let metadata = self.source.metadata.iter().map(|(name, value)| (name.clone(), text(value)));
@@ -181,8 +181,7 @@ impl Client {
 
     /// Puts an answer in force.
     ///
-    /// # Errors
-    /// Why it is refused. What was in force before stays.
+    /// When the response is refused. The previous rules stay in force.
     async fn apply(&self, answer: &DiscoveryResponse) -> Result<(), String> {
         let new = texts(&answer.resources, &self.source.origin).and_then(|texts| self.checked(texts))?;
         let domains = new.len();

@@ -38,7 +38,7 @@ impl XdsSource {
     }
 }
 
-/// Why a text is no address of a control plane.
+/// Why a text is not the address of a control plane.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct XdsSourceError(String);

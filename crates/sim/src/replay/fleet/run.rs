@@ -80,7 +80,7 @@ impl FleetRun {
                 Event::Tick(node) => self.tick(time, node),
                 Event::ToAuthority(message) => self.serve(time, message),
                 Event::ToNode(ToNode { node, life, request, grant }) => {
-                    // If the node is gone, nobody receives the answer.
+                    // If the node is gone, the answer is lost.
                     if self.lives.at(node, time) == life {
                         let _ = self.nodes[node].lease(life).granted(request, &grant, Nanos::new(time));
                     }

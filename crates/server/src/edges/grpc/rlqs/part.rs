@@ -16,7 +16,7 @@ use tidegate_core::Nanos;
 use super::terms::Terms;
 
 const SECOND: Nanos = Nanos::from_secs(1);
-/// After this many consecutive reports without requests, the Envoy is told to abandon the bucket.
+/// The number of consecutive reports without requests after which the server sends the Envoy to abandon the bucket.
 const QUIET_REPORTS: u32 = 2;
 
 /// The state of one Envoy's bucket.
@@ -114,7 +114,7 @@ impl Part {
         self.share == 0 || now >= self.until
     }
 
-    /// How much it should be charged for a second, as one of this many Envoys.
+    /// The charge for a second that its load needs, if `envoys` share the limit.
     pub fn wants(&self, terms: &Terms, envoys: u64, now: Nanos) -> u64 {
         let share = match self.load {
             None => terms.unknown(envoys),
@@ -143,7 +143,7 @@ impl Part {
         self.until = now.saturating_add(Nanos::new(SECOND.get().saturating_mul(seconds)));
     }
 
-    /// What it may spend after this second if it cannot be reached.
+    /// The number of tokens it may spend after this second if it cannot be reached.
     pub fn later(&self, now: Nanos) -> u64 {
         let rest = self.until.saturating_since(now.saturating_add(SECOND)).get();
         self.share.saturating_mul(rest.div_ceil(SECOND.get()))

@@ -27,8 +27,8 @@ impl Terms {
         second / self.window
     }
 
-    /// What one of this many Envoys may spend in a second regardless of its reports: the next report may be five seconds away,
-    /// and its load may grow meanwhile.
+    /// The tokens that each of `envoys` may spend in a second regardless of its reports: the next report may be five seconds away,
+    /// and its load may have grown by then.
     pub fn floor(&self, envoys: u64) -> u64 {
         let steady = self.limit / self.window / (2 * envoys.max(1));
         if self.window > 1 && self.gives_back {
@@ -38,7 +38,7 @@ impl Terms {
         }
     }
 
-    /// What an Envoy may spend before it has reported its load.
+    /// The tokens that an Envoy may spend before it has reported its load.
     pub fn unknown(&self, envoys: u64) -> u64 {
         match self {
             // Each second is independent: what is left in one is lost.
@@ -54,7 +54,7 @@ impl Terms {
         if self.window == 1 { TIME_TO_LIVE } else { (1 + room / shares.max(1)).min(TIME_TO_LIVE) }
     }
 
-    /// How much may be assigned for a second if this much is left.
+    /// How much may be assigned for a second if `room` is left.
     pub fn budget(&self, room: u64) -> u64 {
         if self.window == 1 { room } else { room.div_ceil(PART_OF_ROOM) }
     }

@@ -28,7 +28,7 @@ pub(super) fn bucket(id: Option<BucketId>) -> Bucket {
     id.map(|id| id.bucket.into_iter().collect()).unwrap_or_default()
 }
 
-/// An assignment of this many tokens per second for this many seconds; 0 tokens deny everything.
+/// An assignment of `share` tokens per second for `lasting` seconds; 0 tokens deny everything.
 pub(super) fn tokens(bucket: &Bucket, share: u64, lasting: u64) -> BucketAction {
     if share == 0 {
         return assignment(bucket, blanket(BlanketRule::DenyAll), lasting);

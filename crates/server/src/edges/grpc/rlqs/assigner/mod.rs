@@ -70,7 +70,7 @@ struct Held {
     place: Place,
 }
 
-/// What a bucket's descriptor matches.
+/// The rule that a bucket's descriptor matches, with its limit.
 #[derive(Clone)]
 enum Place {
     /// No rule, or a rule without a limit, or one that never denies.
@@ -80,7 +80,7 @@ enum Place {
     Limited(Charged),
 }
 
-/// What is charged for a bucket.
+/// The limit and the key that a bucket is charged to.
 #[derive(Clone)]
 struct Charged {
     rule: usize,
@@ -95,10 +95,10 @@ struct Group {
     live: Vec<usize>,
     /// Buckets of lost streams, which continue to spend.
     lost: Vec<usize>,
-    /// What the lost buckets spend in this second, and what they may still spend later.
+    /// The tokens that lost buckets spend in this second, and those that they may still spend later.
     due: u64,
     reserve: u64,
-    /// What the live buckets want.
+    /// The sum of the live buckets' demands.
     wanted: u64,
 }
 
@@ -353,7 +353,7 @@ impl Assigner {
                 terms.lasting(room, shares.iter().fold(0, |sum: u64, share| sum.saturating_add(*share)));
             for (at, share) in group.live.iter().zip(shares) {
                 let held = &mut self.held[*at];
-                // Without a share, there is no reason to end the assignment early.
+                // An assignment of nothing need not end early.
                 let lasting = if share == 0 { TIME_TO_LIVE } else { lasting };
                 held.part.lasts(lasting, now);
                 said.entry(held.stream).or_default().push(wire::tokens(&held.bucket, share, lasting));
@@ -421,7 +421,7 @@ impl Charged {
         (0, 0)
     }
 
-    /// Takes this many units, or as many as are left.
+    /// Takes `units`, or as many as are left.
     async fn take(&self, units: u64, now: Nanos) {
         for _ in 0..3 {
             let units = units.min(self.room(now).await);
@@ -452,7 +452,7 @@ impl Charged {
     }
 }
 
-/// What a bucket's descriptor matches.
+/// The rule, the limit and the key for a bucket's descriptor.
 fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place {
     let descriptors = in_force.descriptors();
     let mut key = Vec::new();

@@ -194,7 +194,7 @@ impl World {
         self.assigner.take_in(Event::Reported { id: self.envoys[at].id, report }).await;
     }
 
-    /// Advances by one step, with this many requests to each Envoy.
+    /// Advances by one step, in which each Envoy gets `load` requests.
     async fn step(&mut self, load: &[u64]) {
         self.clock.advance(STEP);
         let now = self.now();
@@ -235,7 +235,7 @@ impl World {
         );
     }
 
-    /// Runs for this many seconds with this many requests per second to each Envoy. Returns how many each admitted.
+    /// Runs for `seconds`, with `load` requests per second to each Envoy. Returns how many each admitted.
     async fn run(&mut self, seconds: u64, load: &[u64]) -> Vec<u64> {
         let steps_a_second = SECOND / STEP.get();
         let before: Vec<u64> = self.envoys.iter().map(|envoy| envoy.total).collect();
@@ -283,7 +283,7 @@ async fn a_lost_envoy_keeps_its_share_for_the_time_to_live() {
     world.join(&FREE).await;
     world.run(11, &[200, 200]).await;
     world.lose(0).await;
-    // The lost Envoy continues as it was told, so the other one cannot have more.
+    // The lost Envoy keeps its last assignment, so the other one cannot have more.
     let lost = world.run(3, &[200, 200]).await;
     assert!(lost[0] >= 100 && lost[1] <= 170, "{lost:?}");
     world.run(3, &[200, 200]).await;
