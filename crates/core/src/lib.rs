@@ -42,7 +42,7 @@ pub use debt::{Debt, Lasts, Share};
 pub use decision::{Admission, Decision, Denied, Outcome};
 pub use key::{Key, address_key};
 pub use parameters::Parameters;
-pub use policy::{Policy, PolicyError};
+pub use policy::{Estimate, Policy, PolicyError};
 pub use quota::{MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, write_duration};
 pub use spec::{AlgorithmSpec, Known, ParsePolicyError, Value, Wants};
 pub use time::{Clock, ManualClock, Nanos};

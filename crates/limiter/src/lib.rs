@@ -6,6 +6,7 @@
 //! * [`KeyedLimit`] is the trait of keyed limits, in this process or in a shared store. Middleware accepts it.
 //! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime; [`wait_all`]
 //!   waits for several limits together.
+//! * [`Reservation`] takes an estimate before the work, and corrects it when the true cost is known.
 //!
 //! ```
 //! # // Users import the crate `tidegate`, which exports this one and so cannot be a dependency of its examples.
@@ -26,6 +27,7 @@ mod limit;
 mod limiter;
 mod marks;
 mod permit;
+mod reserve;
 mod sync;
 mod table;
 mod version;
@@ -38,11 +40,12 @@ pub use keyed::{Change, Entry, KeyedBuilder, KeyedLimiter, OverrideError, Sweepi
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use permit::{OwnedPermit, Permit};
+pub use reserve::Reservation;
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
-    Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Key, Lasts, MAX_WINDOW, ManualClock,
-    Nanos, Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share,
-    algorithm,
+    Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Estimate, Key, Lasts, MAX_WINDOW,
+    ManualClock, Nanos, Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError,
+    Share, algorithm,
 };
 pub use wait::WaitError;
 pub use wait_all::{WaitAllError, wait_all};

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::{Admission, Algorithm, Clock, Decision, Nanos, Policy, clock::block_on};
+use tidegate_core::{Admission, Algorithm, Clock, Decision, Estimate, Nanos, Policy, clock::block_on};
 
 use crate::{
     SystemClock, Timer, WaitError,
@@ -198,6 +198,16 @@ impl<C: ?Sized> Limiter<C> {
             return self.step(now, |line, ground, wakes| line.refund(ground, cost, wakes));
         }
         self.versions.apply(|policy, state| policy.refund(state, now, cost));
+        // A waiter may have joined just before, without seeing this room.
+        self.serve(now);
+    }
+
+    /// Corrects an estimate at `now` to the `actual` cost (see [`Policy::settle`]). A caller settles each estimate once.
+    pub fn settle_at(&self, estimate: Estimate, actual: u32, now: Nanos) {
+        if self.line.is_busy() {
+            return self.step(now, |line, ground, wakes| line.correct(ground, estimate, actual, wakes));
+        }
+        self.versions.apply(|policy, state| policy.settle(state, now, estimate, actual));
         // A waiter may have joined just before, without seeing this room.
         self.serve(now);
     }

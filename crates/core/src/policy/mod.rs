@@ -1,6 +1,9 @@
 //! A configured limit: one of the algorithms with its options.
 
 mod ahead;
+mod settle;
+
+pub use settle::Estimate;
 
 use core::fmt;
 

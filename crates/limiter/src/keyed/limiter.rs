@@ -3,7 +3,7 @@
 use std::{fmt, sync::PoisonError, time::Duration};
 
 use crate::table::{BuildError, HashKeys, Stats, Tag, WhenFull};
-use tidegate_core::{Admission, Algorithm, Clock, Decision, Key, Nanos, Policy, clock::block_on};
+use tidegate_core::{Admission, Algorithm, Clock, Decision, Estimate, Key, Nanos, Policy, clock::block_on};
 
 use super::{
     Generation, KeyedBuilder, TooManyExceptions,
@@ -165,6 +165,10 @@ impl<C: ?Sized> KeyedLimiter<C> {
     #[inline]
     pub fn acquire_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
         self.decide(self.tag_of(&key), cost, now)
+    }
+
+    pub(crate) fn acquire_tag(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+        self.decide(tag, cost, now)
     }
 
     /// Decides by the general policy in the common case that no exception and no waiter concerns the key.
@@ -483,6 +487,21 @@ impl<C: ?Sized> KeyedLimiter<C> {
             now,
             |line, ground, wakes| line.refund(ground, cost, wakes),
             |policy, state| policy.refund(state, now, cost),
+        );
+    }
+
+    /// Corrects an estimate of the key at `now` to the `actual` cost (see [`Policy::settle`]). A caller settles each estimate once.
+    pub fn settle_at(&self, key: impl Key, estimate: Estimate, actual: u32, now: Nanos) {
+        self.settle_tag(self.tag_of(&key), estimate, actual, now);
+    }
+
+    pub(crate) fn settle_tag(&self, tag: Tag, estimate: Estimate, actual: u32, now: Nanos) {
+        // A key without a place has taken nothing, and a full table that denies newcomers has no room for a charge.
+        let _ = self.on_line(
+            tag,
+            now,
+            |line, ground, wakes| line.correct(ground, estimate, actual, wakes),
+            |policy, state| policy.settle(state, now, estimate, actual),
         );
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tidegate_core::{Algorithm, Decision, Nanos, Policy};
+use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Policy};
 
 use super::{
     Alarm, Ground, WaitError,
@@ -378,6 +378,14 @@ impl Line {
         self.version += 1;
         self.settle(ground, wakes);
         standing
+    }
+
+    /// Corrects an estimate, and serves waiters if that makes room.
+    pub fn correct(&mut self, ground: &mut Ground<'_>, estimate: Estimate, actual: u32, wakes: &mut Wakes) {
+        self.reservations.refresh(ground.policy, ground.state, ground.now);
+        ground.policy.settle(ground.state, ground.now, estimate, actual);
+        self.version += 1;
+        self.settle(ground, wakes);
     }
 
     /// Handles a change that no plan foresaw: of the policy, or a block. Serves waiters for whom it makes room.

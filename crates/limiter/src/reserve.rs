@@ -1,0 +1,158 @@
+//! Reservations: an estimate is taken before the work and corrected when the true cost is known.
+
+use std::{fmt, sync::Arc};
+
+use smallvec::{SmallVec, smallvec};
+use tidegate_core::{Clock, Denied, Estimate, Key, Nanos};
+
+use crate::{KeyedLimiter, Limiter, SystemClock, table::Tag};
+
+/// Each extension of a reservation is remembered with its time, up to this number; the oldest two then count as one.
+const MOST: usize = 16;
+
+/// Units for work whose cost is known only when it is over, such as the tokens of an answer or the bytes of a response.
+///
+/// The estimate counts from the moment it is taken, so other callers see it. [`settle`](Self::settle) corrects it: the units that were not used
+/// go back to where they count, and units beyond the estimate are charged (see [`Policy::settle`](crate::Policy::settle)). A reservation
+/// that is dropped keeps its estimate, because the work may have been done, unless
+/// [`cancel_on_drop`](Self::cancel_on_drop) was called.
+///
+/// ```
+/// # use tidegate_limiter as tidegate;
+/// use std::sync::Arc;
+/// use tidegate::{KeyedLimiter, Policy, Reservation};
+///
+/// let tokens = Arc::new(KeyedLimiter::new(Policy::sliding_window("1000/1m".parse()?))?);
+/// let reserved = Reservation::of_key(&tokens, "alice", 800)?;
+/// assert_eq!(tokens.peek("alice", 0).remaining(), 200);
+/// reserved.settle(350);
+/// assert_eq!(tokens.peek("alice", 0).remaining(), 650);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a reservation that is dropped keeps its estimate"]
+pub struct Reservation<C: Clock = SystemClock> {
+    of: Of<C>,
+    /// The estimate and its extensions, the oldest first; empty once it is settled.
+    estimates: SmallVec<[Estimate; 1]>,
+    is_cancelled_on_drop: bool,
+}
+
+enum Of<C> {
+    All(Arc<Limiter<C>>),
+    Key(Arc<KeyedLimiter<C>>, Tag),
+}
+
+impl<C: Clock> Reservation<C> {
+    /// Takes an estimate of `cost`.
+    ///
+    /// # Errors
+    /// [`Denied`] if the limiter does not admit the estimate. A reservation does not report a leaky bucket's delay.
+    pub fn of(limiter: &Arc<Limiter<C>>, cost: u32) -> Result<Self, Denied> {
+        Self::take(Of::All(Arc::clone(limiter)), cost)
+    }
+
+    /// Takes an estimate of `cost` for a key.
+    ///
+    /// # Errors
+    /// The same as [`of`](Self::of).
+    pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u32) -> Result<Self, Denied> {
+        Self::take(Of::Key(Arc::clone(limiter), limiter.tag_of(&key)), cost)
+    }
+
+    fn take(of: Of<C>, cost: u32) -> Result<Self, Denied> {
+        let estimate = of.take(cost)?;
+        Ok(Self { of, estimates: smallvec![estimate], is_cancelled_on_drop: false })
+    }
+
+    /// The units that are taken: the estimate and its extensions.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.estimates.iter().fold(0, |sum, estimate| sum.saturating_add(estimate.cost))
+    }
+
+    /// Takes `more`, for work that turns out to be larger than its estimate.
+    ///
+    /// # Errors
+    /// [`Denied`] if the limiter does not admit it; the reservation stays as it was.
+    pub fn extend(&mut self, more: u32) -> Result<(), Denied> {
+        let estimate = self.of.take(more)?;
+        if self.estimates.len() == MOST {
+            let oldest = self.estimates.remove(0);
+            // Units go back to the earlier place of the two, if at all.
+            let next = &mut self.estimates[0];
+            *next = Estimate { cost: next.cost.saturating_add(oldest.cost), taken: oldest.taken };
+        }
+        self.estimates.push(estimate);
+        Ok(())
+    }
+
+    /// Corrects the units that are taken to the `actual` cost.
+    pub fn settle(mut self, actual: u32) {
+        self.correct(actual);
+    }
+
+    /// Returns all units: the work was not done.
+    pub fn cancel(mut self) {
+        self.correct(0);
+    }
+
+    /// The same reservation, which [cancels](Self::cancel) itself when it is dropped.
+    pub fn cancel_on_drop(self) -> Self {
+        let mut reservation = self;
+        reservation.is_cancelled_on_drop = true;
+        reservation
+    }
+
+    /// Units that were not used are returned from the latest extension back to the first estimate.
+    fn correct(&mut self, actual: u32) {
+        let mut unused = self.cost().saturating_sub(actual);
+        let mut beyond = actual.saturating_sub(self.cost());
+        for estimate in std::mem::take(&mut self.estimates).into_iter().rev() {
+            let returned = unused.min(estimate.cost);
+            unused -= returned;
+            self.of.settle(estimate, (estimate.cost - returned).saturating_add(beyond));
+            beyond = 0;
+        }
+    }
+}
+
+impl<C: Clock> Of<C> {
+    fn now(&self) -> Nanos {
+        match self {
+            Self::All(limiter) => limiter.clock().now(),
+            Self::Key(limiter, _) => limiter.clock().now(),
+        }
+    }
+
+    fn take(&self, cost: u32) -> Result<Estimate, Denied> {
+        let taken = self.now();
+        let decision = match self {
+            Self::All(limiter) => limiter.acquire_at(cost, taken),
+            Self::Key(limiter, tag) => limiter.acquire_tag(*tag, cost, taken),
+        };
+        decision.into_result()?;
+        Ok(Estimate { cost, taken })
+    }
+
+    fn settle(&self, estimate: Estimate, actual: u32) {
+        let now = self.now();
+        match self {
+            Self::All(limiter) => limiter.settle_at(estimate, actual, now),
+            Self::Key(limiter, tag) => limiter.settle_tag(*tag, estimate, actual, now),
+        }
+    }
+}
+
+impl<C: Clock> Drop for Reservation<C> {
+    fn drop(&mut self) {
+        if self.is_cancelled_on_drop {
+            self.correct(0);
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for Reservation<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("cost", &self.cost()).finish_non_exhaustive()
+    }
+}

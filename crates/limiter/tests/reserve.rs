@@ -1,0 +1,269 @@
+//! Reservations next to other requests, compared with a plain list of what was taken and returned.
+
+use std::{sync::Arc, time::Duration};
+
+use proptest::prelude::*;
+use tidegate_limiter::{
+    Estimate, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Reservation, WhenFull,
+    algorithm::{LeakyBucket, SlidingLog, SlidingWindow},
+};
+
+const SECOND: u64 = 1_000_000_000;
+const WINDOW: u64 = 10 * SECOND;
+const START: u64 = 100 * WINDOW;
+
+fn quota(limit: u32) -> Quota {
+    Quota::new(limit, Duration::from_nanos(WINDOW)).unwrap()
+}
+
+/// Each request with its time, and its units that count.
+#[derive(Default)]
+struct Taken(Vec<(u64, u64)>);
+
+impl Taken {
+    fn since(&self, from: u64) -> u64 {
+        self.0.iter().filter(|(at, _)| *at >= from).map(|(_, units)| units).sum()
+    }
+
+    fn used(&self, kind: usize, now: u64) -> u64 {
+        match kind {
+            0 => self.since(now - now % WINDOW),
+            1 => self.since(now + 1 - WINDOW),
+            // Ten slots and the current one.
+            2 => self.since((now / SECOND - 10) * SECOND),
+            _ => {
+                let start = now - now % WINDOW;
+                let previous = self.since(start - WINDOW) - self.since(start);
+                self.since(start) + (previous * (WINDOW - (now - start))).div_ceil(WINDOW)
+            }
+        }
+    }
+}
+
+fn exact(kind: usize, limit: u32) -> Policy {
+    match kind {
+        0 => Policy::fixed_window(quota(limit)),
+        1 => SlidingLog::new(quota(limit)).unwrap().into(),
+        2 => SlidingWindow::new(quota(limit)).into(),
+        _ => Policy::sliding_counter(quota(limit)),
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Pass(u64),
+    Acquire(u32),
+    Reserve(u32),
+    /// Settle one of those that are open with this share of its estimate, in eighths.
+    Settle(usize, u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        prop_oneof![Just(1), 1..SECOND, SECOND..3 * SECOND, Just(WINDOW)].prop_map(Step::Pass),
+        (1..30_u32).prop_map(Step::Acquire),
+        (1..60_u32).prop_map(Step::Reserve),
+        (0..8_usize, 0..=8_u32).prop_map(|(at, eighths)| Step::Settle(at, eighths)),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Units that are returned leave the place where they counted, whatever was taken since.
+    #[test]
+    fn a_settled_reservation_counts_as_if_its_cost_had_been_known(steps in steps(), kind in 0..4_usize) {
+        let keys = KeyedLimiter::builder(exact(kind, 100)).max_keys(4).clock(()).build().unwrap();
+        let one = Limiter::with_clock(exact(kind, 100), ());
+        let (mut now, mut taken, mut open) = (START, Taken::default(), Vec::new());
+        for step in steps {
+            let time = Nanos::new(now);
+            match step {
+                Step::Pass(by) => now += by,
+                Step::Acquire(cost) | Step::Reserve(cost) => {
+                    let fits = taken.used(kind, now) + u64::from(cost) <= 100;
+                    prop_assert_eq!(keys.acquire_at("a", cost, time).is_allowed(), fits);
+                    prop_assert_eq!(one.acquire_at(cost, time).is_allowed(), fits);
+                    if fits {
+                        taken.0.push((now, cost.into()));
+                        if matches!(step, Step::Reserve(_)) {
+                            open.push((taken.0.len() - 1, Estimate { cost, taken: time }));
+                        }
+                    }
+                }
+                Step::Settle(at, eighths) if at < open.len() => {
+                    let (index, estimate) = open.swap_remove(at);
+                    let actual = estimate.cost * eighths / 8;
+                    keys.settle_at("a", estimate, actual, time);
+                    one.settle_at(estimate, actual, time);
+                    taken.0[index].1 = actual.into();
+                }
+                Step::Settle(..) => {}
+            }
+            let left = 100 - taken.used(kind, now);
+            prop_assert_eq!(keys.peek_at("a", 0, Nanos::new(now)).remaining(), left);
+            prop_assert_eq!(one.peek_at(0, Nanos::new(now)).remaining(), left);
+        }
+    }
+
+    /// A bucket that was full in between has lost what it could not hold, so less may come back than was left over.
+    #[test]
+    fn a_bucket_gives_back_no_more_than_it_would_hold(steps in steps()) {
+        let one = Limiter::with_clock(Policy::token_bucket(quota(100)), ());
+        let known = Limiter::with_clock(Policy::token_bucket(quota(100)), ());
+        // The true costs first: the same requests, of which each reservation takes at once what it will have used.
+        let (mut now, mut open) = (START, Vec::new());
+        for step in steps {
+            let time = Nanos::new(now);
+            match step {
+                Step::Pass(by) => now += by,
+                Step::Acquire(cost) => {
+                    if one.acquire_at(cost, time).is_allowed() {
+                        let _ = known.charge_at(cost, time);
+                    }
+                }
+                Step::Reserve(cost) => {
+                    if one.acquire_at(cost, time).is_allowed() {
+                        let _ = known.charge_at(cost / 2, time);
+                        open.push(Estimate { cost, taken: time });
+                    }
+                }
+                Step::Settle(at, _) if at < open.len() => {
+                    let estimate = open.swap_remove(at);
+                    one.settle_at(estimate, estimate.cost / 2, time);
+                }
+                Step::Settle(..) => {}
+            }
+            let (one, known) = (one.peek_at(0, Nanos::new(now)), known.peek_at(0, Nanos::new(now)));
+            prop_assert!(one.remaining() <= known.remaining(), "{one:?} {known:?}");
+        }
+    }
+}
+
+fn keys(policy: impl Into<Policy>) -> (ManualTimer, Arc<KeyedLimiter<ManualTimer>>) {
+    let timer = ManualTimer::new(Nanos::new(START));
+    let keys = KeyedLimiter::builder(policy).max_keys(4).clock(timer.clone()).build().unwrap();
+    (timer, Arc::new(keys))
+}
+
+fn left(keys: &KeyedLimiter<ManualTimer>) -> u64 {
+    keys.peek("a", 0).remaining()
+}
+
+#[test]
+fn a_reservation_is_settled_extended_cancelled_or_kept() {
+    let (timer, keys) = keys(exact(1, 100));
+    let mut stream = Reservation::of_key(&keys, "a", 40).unwrap();
+    timer.advance(Duration::from_secs(1));
+    stream.extend(50).unwrap();
+    assert!(stream.extend(11).is_err(), "10 are left");
+    assert_eq!((stream.cost(), left(&keys)), (90, 10));
+    stream.settle(45);
+    assert_eq!(left(&keys), 55, "40 of the first second, 5 of the next");
+    timer.advance(Duration::from_secs(9));
+    assert_eq!(left(&keys), 95, "the 40 have left");
+
+    Reservation::of_key(&keys, "a", 20).unwrap().cancel();
+    assert_eq!(left(&keys), 95);
+    drop(Reservation::of_key(&keys, "a", 20).unwrap());
+    assert_eq!(left(&keys), 75, "kept");
+    drop(Reservation::of_key(&keys, "a", 20).unwrap().cancel_on_drop());
+    assert_eq!(left(&keys), 75);
+    Reservation::of_key(&keys, "a", 70).unwrap().settle(170);
+    assert!(keys.peek("a", 0).is_denied(), "100 units of debt");
+}
+
+#[test]
+fn many_extensions_are_settled_with_all_that_was_taken() {
+    for kind in 0..4 {
+        let (timer, keys) = keys(exact(kind, 1_000));
+        let mut stream = Reservation::of_key(&keys, "a", 10).unwrap();
+        for _ in 0..60 {
+            timer.advance(Duration::from_millis(10));
+            stream.extend(10).unwrap();
+        }
+        assert_eq!((stream.cost(), left(&keys)), (610, 390));
+        stream.settle(7);
+        assert!(left(&keys) >= 390 + 150 && left(&keys) <= 993, "{kind}: {}", left(&keys));
+    }
+}
+
+#[test]
+fn permits_come_back_whatever_was_used() {
+    let (_, keys) = keys(Policy::concurrency(3));
+    for actual in [0, 2, 9] {
+        let work = Reservation::of_key(&keys, "a", 2).unwrap();
+        assert_eq!(left(&keys), 1);
+        work.settle(actual);
+        assert_eq!(left(&keys), 3);
+    }
+}
+
+#[test]
+fn a_leaky_bucket_keeps_the_start_times_that_it_gave_out() {
+    let leaky = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_mins(1)).unwrap();
+    let (_, keys) = keys(leaky);
+    let first = Reservation::of_key(&keys, "a", 1).unwrap();
+    let second = keys.acquire("a", 1).delay();
+    first.settle(0);
+    assert!(keys.acquire("a", 1).delay() >= second + Duration::from_millis(100));
+}
+
+#[test]
+fn a_waiter_is_served_by_what_a_reservation_returns_and_waits_longer_for_what_it_charges() {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+    for actual in [50, 150] {
+        let (timer, keys) = keys(exact(2, 100));
+        let work = Reservation::of_key(&keys, "a", 100).unwrap();
+        timer.advance(Duration::from_secs(2));
+        let mut waiting = pin!(keys.wait("a", 30, None));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        work.settle(actual);
+        assert_eq!(waiting.as_mut().poll(&mut cx).is_ready(), actual == 50);
+        // The 100 units have left, the 50 beyond them have not.
+        timer.advance(Duration::from_secs(9));
+        if actual == 150 {
+            assert!(waiting.as_mut().poll(&mut cx).is_ready());
+            assert_eq!(left(&keys), 20);
+        }
+    }
+}
+
+#[test]
+fn a_block_a_change_and_a_restore_in_between_admit_nothing_more() {
+    let (timer, keys) = keys(exact(2, 100));
+    let work = Reservation::of_key(&keys, "a", 60).unwrap();
+    keys.block_for("a", Duration::from_secs(1)).unwrap();
+    keys.set_policy(exact(2, 50)).unwrap().finish();
+    let mut entries = Vec::new();
+    keys.snapshot_at(Nanos::new(START), |entry| entries.push(entry));
+    work.settle(10);
+    assert!(keys.acquire("a", 1).is_denied(), "blocked");
+    timer.advance(Duration::from_secs(1));
+    assert_eq!(left(&keys), 40);
+    for entry in &entries {
+        keys.restore_at(&exact(2, 50), entry, Nanos::new(START + SECOND));
+    }
+    assert!(keys.peek("a", 0).is_denied(), "the snapshot has the whole estimate");
+}
+
+#[test]
+fn a_key_that_had_to_leave_a_full_table_gets_nothing_that_it_did_not_take() {
+    let timer = ManualTimer::new(Nanos::new(START));
+    for when_full in [WhenFull::Forget, WhenFull::Deny] {
+        let builder = KeyedLimiter::builder(exact(2, 100)).max_keys(4).when_full(when_full);
+        let keys = Arc::new(builder.clock(timer.clone()).build().unwrap());
+        let work = Reservation::of_key(&keys, "a", 100).unwrap();
+        for other in 0..20 {
+            let _ = keys.acquire(other, 99);
+        }
+        work.settle(90);
+        let after = left(&keys);
+        assert!(after <= 10, "{when_full:?}: {after}");
+    }
+}
