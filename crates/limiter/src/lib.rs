@@ -40,7 +40,7 @@ pub use keyed::{Change, Entry, KeyedBuilder, KeyedLimiter, OverrideError, Sweepi
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use permit::{OwnedPermit, Permit};
-pub use reserve::Reservation;
+pub use reserve::{Estimates, Reservation};
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
     Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Estimate, Key, Lasts, MAX_WINDOW,

@@ -7,7 +7,7 @@ use tidegate_core::{Clock, Denied, Estimate, Key, Nanos};
 
 use crate::{KeyedLimiter, Limiter, SystemClock, table::Tag};
 
-/// Each extension of a reservation is remembered with its time, up to this number; the oldest two then count as one.
+/// The number of estimates that are remembered with their times.
 const MOST: usize = 16;
 
 /// Units for work whose cost is known only when it is over, such as the tokens of an answer or the bytes of a response.
@@ -32,9 +32,57 @@ const MOST: usize = 16;
 #[must_use = "a reservation that is dropped keeps its estimate"]
 pub struct Reservation<C: Clock = SystemClock> {
     of: Of<C>,
-    /// The estimate and its extensions, the oldest first; empty once it is settled.
-    estimates: SmallVec<[Estimate; 1]>,
+    /// Empty once it is settled.
+    estimates: Estimates,
     is_cancelled_on_drop: bool,
+}
+
+/// The units that were taken for one piece of work: its estimate and the extensions, the oldest first. At most 16 are remembered
+/// with their times; the oldest two then count as one with the earlier time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Estimates(SmallVec<[Estimate; 1]>);
+
+impl Estimates {
+    /// Adds an estimate that is no older than those before it.
+    pub fn add(&mut self, estimate: Estimate) {
+        let Self(all) = self;
+        if all.len() == MOST {
+            let oldest = all.remove(0);
+            // Units go back to the earlier place of the two, if at all.
+            all[0] = Estimate { cost: all[0].cost.saturating_add(oldest.cost), taken: oldest.taken };
+        }
+        all.push(estimate);
+    }
+
+    /// The sum of the units.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.iter().fold(0, |sum, estimate| sum.saturating_add(estimate.cost))
+    }
+
+    /// The estimates.
+    pub fn iter(&self) -> impl Iterator<Item = &Estimate> {
+        self.0.iter()
+    }
+
+    /// Passes on each estimate with its part of the `actual` cost, the latest first, for a call of [`KeyedLimiter::settle_at`] or
+    /// [`Limiter::settle_at`]. Units that were not used are returned from the latest extension back to the first estimate.
+    pub fn settle(self, actual: u32, mut settle: impl FnMut(Estimate, u32)) {
+        let mut unused = self.cost().saturating_sub(actual);
+        let mut beyond = actual.saturating_sub(self.cost());
+        for estimate in self.0.into_iter().rev() {
+            let returned = unused.min(estimate.cost);
+            unused -= returned;
+            settle(estimate, (estimate.cost - returned).saturating_add(beyond));
+            beyond = 0;
+        }
+    }
+}
+
+impl From<Estimate> for Estimates {
+    fn from(estimate: Estimate) -> Self {
+        Self(smallvec![estimate])
+    }
 }
 
 enum Of<C> {
@@ -60,14 +108,14 @@ impl<C: Clock> Reservation<C> {
     }
 
     fn take(of: Of<C>, cost: u32) -> Result<Self, Denied> {
-        let estimate = of.take(cost)?;
-        Ok(Self { of, estimates: smallvec![estimate], is_cancelled_on_drop: false })
+        let estimates = of.take(cost)?.into();
+        Ok(Self { of, estimates, is_cancelled_on_drop: false })
     }
 
     /// The units that are taken: the estimate and its extensions.
     #[must_use]
     pub fn cost(&self) -> u32 {
-        self.estimates.iter().fold(0, |sum, estimate| sum.saturating_add(estimate.cost))
+        self.estimates.cost()
     }
 
     /// Takes `more`, for work that turns out to be larger than its estimate.
@@ -75,14 +123,7 @@ impl<C: Clock> Reservation<C> {
     /// # Errors
     /// [`Denied`] if the limiter does not admit it; the reservation stays as it was.
     pub fn extend(&mut self, more: u32) -> Result<(), Denied> {
-        let estimate = self.of.take(more)?;
-        if self.estimates.len() == MOST {
-            let oldest = self.estimates.remove(0);
-            // Units go back to the earlier place of the two, if at all.
-            let next = &mut self.estimates[0];
-            *next = Estimate { cost: next.cost.saturating_add(oldest.cost), taken: oldest.taken };
-        }
-        self.estimates.push(estimate);
+        self.estimates.add(self.of.take(more)?);
         Ok(())
     }
 
@@ -103,16 +144,9 @@ impl<C: Clock> Reservation<C> {
         reservation
     }
 
-    /// Units that were not used are returned from the latest extension back to the first estimate.
     fn correct(&mut self, actual: u32) {
-        let mut unused = self.cost().saturating_sub(actual);
-        let mut beyond = actual.saturating_sub(self.cost());
-        for estimate in std::mem::take(&mut self.estimates).into_iter().rev() {
-            let returned = unused.min(estimate.cost);
-            unused -= returned;
-            self.of.settle(estimate, (estimate.cost - returned).saturating_add(beyond));
-            beyond = 0;
-        }
+        std::mem::take(&mut self.estimates)
+            .settle(actual, |estimate, actual| self.of.settle(estimate, actual));
     }
 }
 

@@ -46,7 +46,7 @@ pub mod rules;
 mod serve;
 
 pub use control::flow::PushError;
-pub use decide::{counts, limits, observers::DecisionObservers, service, shared, throttle};
+pub use decide::{counts, limits, observers::DecisionObservers, reservations, service, shared, throttle};
 #[cfg(feature = "grpc")]
 #[doc(hidden)]
 pub use edges::grpc::InProcess;

@@ -12,7 +12,7 @@ use tidegate_core::parse_duration;
 use tidegate_server::{
     Options, Timeout, TlsFiles, XdsSource,
     envoy::Consume,
-    heavy,
+    heavy, reservations,
     rules::parse_timeout,
     throttle::{ThrottleAllowed, ThrottleQuota},
     trace::{KeyShare, LEAST_TRACE_BYTES, ParseKeyShareError},
@@ -25,6 +25,7 @@ use crate::values::{ValueError, bytes, positive};
 pub const MAX_KEYS: u32 = 1 << 20;
 /// The default number of heavy keys of each limit.
 const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
+const MOST_RESERVATIONS: u32 = reservations::MOST_RESERVATIONS as u32;
 
 /// Serve limits over HTTP, the Redis protocol and, for Envoy, gRPC
 ///
@@ -162,6 +163,11 @@ pub struct Args {
     /// only in memory. Clients with the role `observe` can read them.
     #[arg(long, value_name = "N", env = "TIDEGATE_TOP_KEYS", default_value_t = TOP_KEYS, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     top_keys: u32,
+    /// Reservations that are open or ended a short time ago (POST /v1/reserve, RESERVE); further ones are refused
+    ///
+    /// Each takes about 300 bytes and its keys. The state file has them too.
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_RESERVATIONS", default_value_t = MOST_RESERVATIONS, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
+    max_reservations: u32,
     /// Memory for the history of each limit's decisions, such as 64MiB; `off` keeps none
     ///
     /// It covers each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes
@@ -460,6 +466,7 @@ impl Args {
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
             top_keys: self.top_keys as usize,
+            max_reservations: self.max_reservations as usize,
             history_memory: self.history_memory,
             trace_keys: self.trace_keys.0,
             trace_memory: self.trace_memory,

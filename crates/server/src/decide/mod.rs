@@ -4,6 +4,7 @@ pub mod counts;
 pub mod limits;
 pub(crate) mod observers;
 pub(crate) mod refusal;
+pub mod reservations;
 pub mod service;
 pub mod shared;
 pub mod throttle;

@@ -3,7 +3,7 @@
 use tidegate_limiter::OverrideError;
 use tidegate_redis::StoreError;
 
-use crate::rules::QuotaTextError;
+use crate::{decide::reservations::ReservationError, rules::QuotaTextError};
 
 /// The maximum length of a key in a request, in bytes (the library accepts any length).
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -152,6 +152,9 @@ pub enum Refusal {
     /// The key of an override is not UTF-8.
     #[error("the key is not UTF-8, and overridden keys must be: they can be written into the rules file")]
     KeyNotText,
+    /// A reservation cannot be made or changed.
+    #[error(transparent)]
+    Reservation(ReservationError),
     /// The system has no memory for the key's state.
     #[error("the system has no memory for the overridden key's state: {why}")]
     NoMemory {

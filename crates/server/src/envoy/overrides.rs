@@ -12,7 +12,7 @@ use tidegate_core::{AlgorithmSpec, Nanos};
 use super::{Entry, Unanswered, Unit, names};
 use crate::{
     decide::limits::{Limit, Limits},
-    rules::{LimitSpec, PolicySpec, SharingSpec, TrafficSpec},
+    rules::{LimitSpec, OnExpiry, PolicySpec, SharingSpec, TrafficSpec},
 };
 
 /// The maximum number of limits that are kept for their numbers alone. They share the states of a table, so losing them costs only
@@ -95,6 +95,7 @@ impl Kept {
             global: false,
             shadow: false,
             when_full: tidegate_limiter::WhenFull::default(),
+            on_expiry: OnExpiry::default(),
             max_keys: Some(MAX_KEYS),
             overrides: BTreeMap::new(),
             deny: BTreeSet::new(),

@@ -10,7 +10,7 @@ use super::{
 };
 use tidegate_core::AlgorithmSpec;
 
-use crate::rules::{Keeping, LimitSpec, PolicySpec, SharingSpec, TrafficSpec, options, sharing};
+use crate::rules::{Keeping, LimitSpec, OnExpiry, PolicySpec, SharingSpec, TrafficSpec, options, sharing};
 
 /// The maximum nesting of descriptors. Each level is a list and a mapping in YAML.
 const MAX_LEVELS: usize = 32;
@@ -321,6 +321,7 @@ impl Reader<'_> {
             global,
             shadow: rule.shadow,
             when_full: tidegate_limiter::WhenFull::default(),
+            on_expiry: OnExpiry::default(),
             max_keys,
             overrides: BTreeMap::new(),
             deny: BTreeSet::new(),

@@ -11,7 +11,9 @@ use tidegate_core::AlgorithmSpec;
 use tidegate_flow::sources::sentinel::{ClusterRule, ClusterThreshold, parse_cluster};
 use tidegate_limiter::WhenFull;
 
-use super::{LimitSpec, PolicySpec, Problem, RulesError, SharingSpec, TrafficSpec, files, read_text};
+use super::{
+    LimitSpec, OnExpiry, PolicySpec, Problem, RulesError, SharingSpec, TrafficSpec, files, read_text,
+};
 
 /// The maximum number of rules in all files together. It bounds the number of metrics.
 const MAX_RULES: usize = 10_000;
@@ -138,6 +140,7 @@ fn token(rule: ClusterRule, namespace: &Arc<str>) -> Result<(TokenRule, LimitSpe
         shadow: false,
         max_keys: None,
         when_full: WhenFull::default(),
+        on_expiry: OnExpiry::default(),
         overrides: overrides.collect(),
         deny: BTreeSet::new(),
         // Each server counts its own connections, so the servers' quotas add up to that of all connections.

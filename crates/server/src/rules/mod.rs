@@ -20,7 +20,7 @@ pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
 pub(crate) use sharing::is_sensible;
 pub use sharing::{TimeoutError, parse_timeout};
-pub use spec::{LimitSpec, PolicySpec, QuotaTextError, Rules, SharingSpec, TrafficSpec};
+pub use spec::{LimitSpec, OnExpiry, PolicySpec, QuotaTextError, Rules, SharingSpec, TrafficSpec};
 pub use tidegate_config::Problem;
 
 /// The maximum size of a rules file: 4 MiB.

@@ -8,7 +8,7 @@ use std::{
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
 use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota};
 
-use super::{Keeping, LimitSpec, PolicySpec, Rules, SharingSpec, options, sharing, traffic};
+use super::{Keeping, LimitSpec, OnExpiry, PolicySpec, Rules, SharingSpec, options, sharing, traffic};
 use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
 
@@ -20,13 +20,14 @@ const MAX_NAME: usize = 64;
 const MAX_LIMITS: usize = 1_000;
 
 /// In addition to the algorithms' own options.
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     "name",
     "limit",
     "algorithm",
     "global",
     "shadow",
     "when_full",
+    "on_expiry",
     "overrides",
     "deny",
     "max_keys",
@@ -184,6 +185,8 @@ fn read_limit(
     let max_keys = fields.number("max_keys", 1, complaints).map(|keys| keys as usize);
     let words = [("forget", WhenFull::Forget), ("deny", WhenFull::Deny)];
     let when_full = fields.word("when_full", &words, complaints).unwrap_or_default();
+    let words = [("keep", OnExpiry::Keep), ("release", OnExpiry::Release)];
+    let on_expiry = fields.word("on_expiry", &words, complaints).unwrap_or_default();
     let overrides = read_overrides(&fields, &called, policy.as_ref(), complaints);
     let deny = read_deny(&fields, complaints);
     for key in overrides.keys().filter(|key| deny.contains(*key)) {
@@ -209,6 +212,7 @@ fn read_limit(
         shadow,
         max_keys,
         when_full,
+        on_expiry,
         overrides,
         deny,
         sharing,

@@ -36,6 +36,8 @@ pub struct LimitSpec {
     pub max_keys: Option<usize>,
     /// The decision on new keys if only evicting an exhausted key could make room.
     pub when_full: WhenFull,
+    /// What becomes of an estimate whose reservation expires.
+    pub on_expiry: OnExpiry,
     /// Keys with a different policy.
     pub overrides: BTreeMap<String, PolicySpec>,
     /// Keys that are always denied.
@@ -44,6 +46,16 @@ pub struct LimitSpec {
     pub sharing: SharingSpec,
     /// Which requests of a log it applies to, for `tidegate simulate --rules`. A server gets the key from its caller.
     pub traffic: TrafficSpec,
+}
+
+/// What becomes of an estimate whose reservation expires before it is settled. Permits in flight are always released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExpiry {
+    /// The estimate stays charged: the work may have been done.
+    #[default]
+    Keep,
+    /// The estimate is given back.
+    Release,
 }
 
 /// Which requests of a log a limit applies to, and their keys.

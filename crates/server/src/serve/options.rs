@@ -5,7 +5,7 @@ use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 use tidegate_redis::Timeout;
 
 use crate::{
-    decide::throttle::ThrottleAllowed,
+    decide::{reservations::MOST_RESERVATIONS, throttle::ThrottleAllowed},
     envoy::decide::Consume,
     listen::tls::TlsFiles,
     observe::{
@@ -64,6 +64,8 @@ pub struct Options {
     pub max_memory: Option<u64>,
     /// The number of keys that each count of a limit's heavy keys tracks by name; 0 for none.
     pub top_keys: usize,
+    /// The maximum number of reservations that are open, or remembered after their end.
+    pub max_reservations: usize,
     /// The maximum bytes for the history of decisions; 0 keeps none.
     pub history_memory: u64,
     /// The share of all keys that is traced; `None` for no trace.
@@ -142,6 +144,7 @@ impl Default for Options {
             max_keys: 1 << 20,
             max_memory: None,
             top_keys: TOP_KEYS,
+            max_reservations: MOST_RESERVATIONS,
             history_memory: HISTORY_BYTES,
             trace_keys: None,
             trace_memory: TRACE_BYTES,

@@ -326,7 +326,7 @@ impl Server {
         background.spawn(watch_occupancy(Arc::clone(&service)));
         background.spawn(keep_history(Arc::clone(&service), Arc::clone(&app), stats));
         background.spawn(divide_memory(Arc::clone(&service)));
-        background.spawn(end_overrides(Arc::clone(&service)));
+        background.spawn(end_what_is_due(Arc::clone(&service)));
         while let Some(Order::Reload) = orders.recv().await {
             // If a request is already waiting, that is enough.
             let _ = reload_now.try_send(None);
@@ -410,13 +410,14 @@ async fn divide_memory(service: Arc<Service>) {
     }
 }
 
-/// Ends what operators gave single keys for a time, until the future is dropped.
-async fn end_overrides(service: Arc<Service>) {
+/// Ends reservations and what operators gave single keys for a time, until the future is dropped.
+async fn end_what_is_due(service: Arc<Service>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         service.end_overrides_due();
+        service.expire_reservations();
     }
 }
 
@@ -546,7 +547,10 @@ fn make_service(
         .watched_by(&watchers);
     let in_force = InForce::new(limits, domains, None).with_tokens(tokens);
     let service = Service::new(in_force, throttle, clock);
-    Ok(service.with_history(options.history_memory).with_trace(trace))
+    Ok(service
+        .with_reservations(options.max_reservations)
+        .with_history(options.history_memory)
+        .with_trace(trace))
 }
 
 /// The clients of the control planes in the options.

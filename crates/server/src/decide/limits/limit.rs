@@ -281,6 +281,16 @@ impl Limit {
         }
     }
 
+    /// Counts the correction of an estimate: units beyond it as charged, units that were returned as refunded.
+    pub(crate) fn count_settled(&self, key: &[u8], estimated: u32, actual: u32, now: Nanos) {
+        if actual > estimated {
+            let standing = self.standing(key, 0, now);
+            self.count(Act::Charge, key, actual - estimated, &standing, now);
+        } else {
+            self.see_refund(key, estimated - actual, now);
+        }
+    }
+
     #[inline]
     fn count_taken(&self, key: &[u8], cost: u32, decision: &Decision, now: Nanos) {
         let counts = &self.memory.counts;

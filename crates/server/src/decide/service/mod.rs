@@ -5,6 +5,7 @@
 //! |---|---|
 //! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, charge, peek or refund |
 //! | several limits, all or none | [`Service::acquire_all`], [`Service::peek_all`] |
+//! | an estimate that is corrected after the work | [`Service::reserve`], [`Service::extend`], [`Service::settle`] |
 //! | one limit, from a thread that must not block | [`resolve`], then [`Limit::decide_in_memory`](crate::decide::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::decide::limits::Limit::decide) on the runtime if that returns `None` |
 //!
 //! If the limits are in memory, none of these waits. The time of a decision is an argument: an edge reads the service's clock
@@ -16,6 +17,7 @@ mod joint;
 mod question;
 mod readiness;
 mod recording;
+mod reserve;
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,6 +40,7 @@ pub use crate::decide::{
 use crate::{
     decide::{
         limits::{Limit, Limits, SetOverrideError},
+        reservations::{MOST_RESERVATIONS, Reservations},
         shared::SharedStore,
         throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
     },
@@ -49,6 +52,7 @@ use crate::{
 pub struct Service {
     in_force: ArcSwap<InForce>,
     throttle: Throttle,
+    reservations: Reservations,
     clock: Arc<dyn Clock>,
     store: Option<Arc<SharedStore>>,
     history: History,
@@ -62,7 +66,22 @@ impl Service {
         let in_force = limits.into();
         let store = in_force.limits().shared().cloned();
         let history = History::default();
-        Self { in_force: ArcSwap::from_pointee(in_force), throttle, clock, store, history, trace: None }
+        let reservations = Reservations::new(MOST_RESERVATIONS);
+        Self {
+            in_force: ArcSwap::from_pointee(in_force),
+            throttle,
+            reservations,
+            clock,
+            store,
+            history,
+            trace: None,
+        }
+    }
+
+    /// The same with room for at most `most` reservations.
+    #[must_use]
+    pub fn with_reservations(self, most: usize) -> Self {
+        Self { reservations: Reservations::new(most), ..self }
     }
 
     /// The same with a history of at most `max_bytes`.

@@ -28,17 +28,32 @@ pub(super) fn one(answer: &Answer, status: Option<StatusCode>) -> Response<Body>
 
 /// The response for several limits: the decision that bound, and all decisions in `decisions`.
 pub(super) fn all(joint: &JointAnswer, status: Option<StatusCode>) -> Response<Body> {
-    let bound = &joint.answers[joint.bound];
     let mut body = Vec::with_capacity(USUAL * (1 + joint.answers.len()));
     body.push(b'{');
-    push_decision(&mut body, bound, joint.is_allowed());
+    push_all(&mut body, joint);
+    respond(body, &joint.answers[joint.bound], &joint.answers, status)
+}
+
+/// Appends the members of a joint decision's JSON object, and its end.
+fn push_all(body: &mut Vec<u8>, joint: &JointAnswer) {
+    push_decision(body, &joint.answers[joint.bound], joint.is_allowed());
     for (at, answer) in joint.answers.iter().enumerate() {
         body.extend_from_slice(if at == 0 { b",\"decisions\":[{" } else { b",{" });
-        push_decision(&mut body, answer, answer.is_allowed());
+        push_decision(body, answer, answer.is_allowed());
         body.push(b'}');
     }
     body.extend_from_slice(b"]}");
-    respond(body, bound, &joint.answers, status)
+}
+
+/// The response to a reservation: the decisions, and its id and time to live if all limits admitted.
+pub(super) fn reserved(joint: &JointAnswer, id: Option<(&str, Duration)>) -> Response<Body> {
+    let mut response = all(joint, None);
+    if let Some((id, ttl)) = id {
+        let mut body = format!("{{\"id\":\"{id}\",\"ttl_ms\":{},", ceil_ms(ttl)).into_bytes();
+        push_all(&mut body, joint);
+        *response.body_mut() = Body::from(body);
+    }
+    response
 }
 
 /// Appends the members of a decision's JSON object. Times are rounded up; `null` means unknown. `retry_after_ms`: when a retry of a

@@ -53,6 +53,54 @@ struct AsksBody<'a> {
     all: Option<Vec<Ask<'a>>>,
 }
 
+/// An estimate of one limit or of several, and for how long it is kept.
+#[derive(Debug, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"limit\": \"tokens\", \"key\": \"alice\", \"cost\": 800, \"ttl\": \"60s\"}"
+)]
+pub(super) struct Reserve<'a> {
+    #[serde(borrow)]
+    limit: Option<Text<'a>>,
+    #[serde(borrow)]
+    key: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "some_cost")]
+    cost: Option<u32>,
+    #[serde(borrow)]
+    all: Option<Vec<Ask<'a>>>,
+    #[serde(default, deserialize_with = "ttl")]
+    pub ttl: Option<Duration>,
+}
+
+impl<'a> Reserve<'a> {
+    /// The limits, at least one.
+    pub fn asks(self) -> Result<Vec<Ask<'a>>, Refused> {
+        let Self { limit, key, cost, all, .. } = self;
+        Ok(match (AsksBody { limit, key, cost, all }).asks()? {
+            Asks::One(ask) => vec![ask],
+            Asks::All(all) => all,
+        })
+    }
+}
+
+/// The costs of a reservation: one for each of its limits.
+#[derive(Debug, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"id\": \"0123456789abcdef0123456789abcdef\", \"costs\": [350]}"
+)]
+pub(super) struct Costs {
+    pub id: String,
+    pub costs: Vec<u32>,
+}
+
+/// A reservation.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object such as {\"id\": \"0123456789abcdef0123456789abcdef\"}")]
+pub(super) struct Reserved {
+    pub id: String,
+}
+
 /// A key to block.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
@@ -107,25 +155,35 @@ pub(super) struct Named {
 
 /// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them.
 pub(super) fn asks(body: &[u8]) -> Result<Asks<'_>, Refused> {
-    let AsksBody { limit, key, cost, all } = read(body)?;
-    let Some(all) = all else {
-        let limit = limit.ok_or_else(|| field("#", "missing field `limit`: the name of the limit to ask"))?;
-        return Ok(Asks::One(Ask { limit, key, cost: cost.unwrap_or_else(one_unit) }));
-    };
-    if limit.is_some() || key.is_some() || cost.is_some() {
-        return Err(field(
-            "#",
-            "`limit`, `key` and `cost` belong inside the objects of `all`, not next to it",
-        ));
+    read::<AsksBody<'_>>(body)?.asks()
+}
+
+impl<'a> AsksBody<'a> {
+    fn asks(self) -> Result<Asks<'a>, Refused> {
+        let Self { limit, key, cost, all } = self;
+        let Some(all) = all else {
+            let limit =
+                limit.ok_or_else(|| field("#", "missing field `limit`: the name of the limit to ask"))?;
+            return Ok(Asks::One(Ask { limit, key, cost: cost.unwrap_or_else(one_unit) }));
+        };
+        if limit.is_some() || key.is_some() || cost.is_some() {
+            return Err(field(
+                "#",
+                "`limit`, `key` and `cost` belong inside the objects of `all`, not next to it",
+            ));
+        }
+        if all.is_empty() {
+            return Err(field(
+                "#/all",
+                "`all` must be a list of at least one {\"limit\", \"key\", \"cost\"}",
+            ));
+        }
+        if all.len() > MAX_ALL {
+            let detail = format!("`all` has {} limits; at most {MAX_ALL} are allowed", all.len());
+            return Err(field("#/all", detail));
+        }
+        Ok(Asks::All(all))
     }
-    if all.is_empty() {
-        return Err(field("#/all", "`all` must be a list of at least one {\"limit\", \"key\", \"cost\"}"));
-    }
-    if all.len() > MAX_ALL {
-        let detail = format!("`all` has {} limits; at most {MAX_ALL} are allowed", all.len());
-        return Err(field("#/all", detail));
-    }
-    Ok(Asks::All(all))
 }
 
 /// Parses the body that a path requires.
@@ -223,6 +281,16 @@ fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
 
 fn some_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     cost(deserializer).map(Some)
+}
+
+fn ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    const LONGEST: Duration = Duration::from_hours(24);
+    let text = String::deserialize(deserializer)?;
+    match parse_duration(&text) {
+        Ok(span) if span >= Duration::from_millis(1) && span <= LONGEST => Ok(Some(span)),
+        Ok(_) => Err(D::Error::custom("`ttl` must be between 1ms and 1d")),
+        Err(error) => Err(D::Error::custom(error)),
+    }
 }
 
 fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

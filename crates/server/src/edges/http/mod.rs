@@ -24,6 +24,7 @@ mod overview;
 mod permit;
 mod problem;
 mod query;
+mod reserve;
 mod routes;
 mod rules_file;
 mod serve;

@@ -8,7 +8,11 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::{decide::service::Refusal, listen::access::Stranger, rules::Problem as Mistake};
+use crate::{
+    decide::{reservations::ReservationError, service::Refusal},
+    listen::access::Stranger,
+    rules::Problem as Mistake,
+};
 
 /// The error of a request, and the remedy.
 #[derive(Clone, Debug)]
@@ -64,6 +68,21 @@ impl Problem {
                 Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key not text", detail) }
             }
             Refusal::NoMemory { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, "No memory", detail),
+            Refusal::Reservation(why) => {
+                let (status, title) = match why {
+                    ReservationError::Unknown => (StatusCode::NOT_FOUND, "No such reservation"),
+                    ReservationError::NotAnId
+                    | ReservationError::Costs { .. }
+                    | ReservationError::TooLarge
+                    | ReservationError::TooManyParts => (StatusCode::BAD_REQUEST, "Not a reservation"),
+                    ReservationError::Ended => (StatusCode::CONFLICT, "Reservation ended"),
+                    ReservationError::InStore { .. } => (StatusCode::CONFLICT, "Kept in the store"),
+                    ReservationError::TooMany { .. } | ReservationError::NoId => {
+                        (StatusCode::SERVICE_UNAVAILABLE, "No reservation possible")
+                    }
+                };
+                Self::new(status, title, detail)
+            }
             Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
             Refusal::NoAnswer { .. } | Refusal::NotCharged { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", detail)

@@ -24,7 +24,7 @@ use super::{
     descriptors, flow, history, overview,
     permit::{permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates},
     problem::{Problem, Refused},
-    rules_file, servers,
+    reserve, rules_file, servers,
     table::{Endpoint, Found, Plane, ROUTES, Route, find},
     top, trace, what_if,
 };
@@ -180,6 +180,10 @@ async fn run(
             }
             decide(app, endpoint, asks).await
         }
+        Endpoint::Reserve | Endpoint::Extend | Endpoint::Settle | Endpoint::Cancel => {
+            let body = body(request).await?;
+            Box::pin(reserve::run(app, endpoint, &body, &permitted)).await
+        }
         Endpoint::Charge | Endpoint::Refund => {
             let body = body(request).await?;
             let ask = ask::read::<Ask<'_>>(&body)?;
@@ -252,7 +256,7 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Respons
     }
 }
 
-fn question<'a>(ask: &'a Ask<'_>) -> service::Ask<'a> {
+pub(super) fn question<'a>(ask: &'a Ask<'_>) -> service::Ask<'a> {
     service::Ask { limit: ask.limit.as_bytes(), key: ask.key.as_deref().map(str::as_bytes), cost: ask.cost }
 }
 

@@ -13,6 +13,14 @@ pub enum Endpoint {
     Peek,
     /// Take, whether it fits or not.
     Charge,
+    /// Take an estimate that is settled after the work.
+    Reserve,
+    /// Take more for a reservation.
+    Extend,
+    /// Correct a reservation to what was used.
+    Settle,
+    /// Return what a reservation took.
+    Cancel,
     /// Refund.
     Refund,
     /// Deny a key.
@@ -70,7 +78,19 @@ pub enum Endpoint {
 impl Endpoint {
     /// Whether this path makes decisions.
     pub(crate) fn makes_decisions(self) -> bool {
-        matches!(self, Self::Acquire | Self::Peek | Self::Charge | Self::Refund | Self::Check | Self::Json)
+        matches!(
+            self,
+            Self::Acquire
+                | Self::Peek
+                | Self::Charge
+                | Self::Reserve
+                | Self::Extend
+                | Self::Settle
+                | Self::Cancel
+                | Self::Refund
+                | Self::Check
+                | Self::Json
+        )
     }
 }
 
@@ -155,6 +175,10 @@ pub const ROUTES: &[Route] = &[
     post("/v1/acquire", Endpoint::Acquire, Served::OnData),
     post("/v1/peek", Endpoint::Peek, Served::OnBoth),
     post("/v1/charge", Endpoint::Charge, Served::OnBoth),
+    post("/v1/reserve", Endpoint::Reserve, Served::OnData),
+    post("/v1/extend", Endpoint::Extend, Served::OnData),
+    post("/v1/settle", Endpoint::Settle, Served::OnData),
+    post("/v1/cancel", Endpoint::Cancel, Served::OnData),
     post("/v1/refund", Endpoint::Refund, Served::OnBoth),
     get("/v1/check/{limit}", Endpoint::Check, Served::OnData),
     post("/json", Endpoint::Json, Served::OnData),

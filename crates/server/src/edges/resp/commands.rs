@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{
-    handshake, heavy, introspection, limiting,
+    handshake, heavy, introspection, limiting, reserving,
     session::{Command, Context, Flow, Needs, find},
 };
 use crate::{decide::throttle::THROTTLE, listen::access::Role};
@@ -38,7 +38,7 @@ macro_rules! command {
 }
 
 /// All commands, the most frequent first, because a lookup searches in this order.
-pub(super) static COMMANDS: [Command; 21] = [
+pub(super) static COMMANDS: [Command; 25] = [
     command!(decide
         "acquire"(1, 3),
         2,
@@ -77,6 +77,28 @@ pub(super) static COMMANDS: [Command; 21] = [
         "Refund up to a cost (default 1)",
         limiting::refund
     ),
+    command!(
+        "reserve"(4, reserving::MOST_ARGS),
+        3,
+        "milliseconds limit key cost [limit key cost ...]",
+        "Take an estimate if all limits admit, to be settled within the time",
+        reserving::reserve
+    ),
+    command!(
+        "extend"(2, reserving::MOST_COSTS),
+        0,
+        "id cost [cost ...]",
+        "Take more for a reservation",
+        reserving::extend
+    ),
+    command!(
+        "settle"(2, reserving::MOST_COSTS),
+        0,
+        "id cost [cost ...]",
+        "Correct a reservation to what was used",
+        reserving::settle
+    ),
+    command!("cancel"(1, 1), 0, "id", "Return all that a reservation took", reserving::cancel),
     command!(operate
         "block"(2, 3),
         2,

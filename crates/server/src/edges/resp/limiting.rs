@@ -88,6 +88,13 @@ fn asked<'a, 'k>(
 /// again.
 #[inline]
 pub(super) fn write_decision(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
+    replies.array(5);
+    write_numbers(replies, decision, shadow);
+}
+
+/// The five integers, within a longer reply.
+#[inline]
+pub(super) fn write_numbers(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
     let allowed = decision.is_allowed() || shadow;
     let ms = |span: Duration| i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
     let wait = if !allowed {
@@ -97,7 +104,6 @@ pub(super) fn write_decision(replies: &mut Replies<'_>, decision: &Decision, sha
     } else {
         ms(decision.delay())
     };
-    replies.array(5);
     replies.integer(i64::from(!allowed));
     replies.count(decision.limit());
     replies.count(decision.remaining());

@@ -30,6 +30,7 @@ mod parse;
 mod question;
 mod reactor;
 mod reply;
+mod reserving;
 mod session;
 mod socket;
 

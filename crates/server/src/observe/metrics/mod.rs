@@ -259,6 +259,9 @@ impl Source for Counted {
                 .collect();
             sink.family(name, help, kind, &values)?;
         }
+        let reservations = self.service.reservations().len() as u64;
+        let help = "Reservations that are open or remembered";
+        sink.family("reservations", help, Kind::Gauge, &one(reservations))?;
         envoy::tell(sink, in_force.descriptors())?;
         if let Some(shared) = self.service.store() {
             store::tell(sink, shared.store())?;

@@ -12,6 +12,8 @@ pub(super) const NODES: &str = ":nodes";
 /// How a section begins that holds a quota by an operator: then its limit, the quota and the key, with blanks between them. Where a
 /// limit says how many keys it may have, it says until when. No limit's name has a blank.
 pub(super) const OVERRIDE: &str = ":override ";
+/// How a section begins that holds a reservation as JSON. Where a limit says how many keys it may have, it says when it is due.
+pub(super) const RESERVATION: &str = ":reservation ";
 
 /// The first byte of an entry.
 pub(super) const END: u8 = 0;

@@ -12,7 +12,9 @@ use tidegate_limiter::{Debt, Entry, HashKeys, KeyedLimiter, RecordSpot};
 
 use super::{
     StateError,
-    format::{BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OVERRIDE, OWN, RECORD, SHARED_DEBT, VERSION},
+    format::{
+        BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OVERRIDE, OWN, RECORD, RESERVATION, SHARED_DEBT, VERSION,
+    },
     too_far_ahead,
 };
 use crate::{
@@ -91,6 +93,12 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
         if let Some(rest) = name.strip_prefix(OVERRIDE) {
             restored.dropped +=
                 u64::from(!restore_override(service, rest, sooner(header.max_keys, ahead), now));
+            each_entry(&mut input, header.words, |_| ())?;
+            continue;
+        }
+        if let Some(rest) = name.strip_prefix(RESERVATION) {
+            let due = sooner(header.max_keys, ahead);
+            restored.dropped += u64::from(!service.reservations().restore(rest, due));
             each_entry(&mut input, header.words, |_| ())?;
             continue;
         }

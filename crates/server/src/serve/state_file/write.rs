@@ -11,7 +11,7 @@ use tidegate_limiter::{Algorithm, Entry, KeyedLimiter};
 
 use super::{
     StateFile,
-    format::{BLOCKED, END, KEY, MAGIC, NODES, OVERRIDE, OWN, RECORD, VERSION},
+    format::{BLOCKED, END, KEY, MAGIC, NODES, OVERRIDE, OWN, RECORD, RESERVATION, VERSION},
 };
 use crate::{
     decide::{
@@ -54,7 +54,11 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
     } else {
         let overrides: Vec<_> = limits.limits().iter().map(|limit| limit.runtime_overrides()).collect();
         let more: usize = overrides.iter().map(Vec::len).sum();
-        out.u32((limits.limits().len() + 1 + more) as u32)?;
+        let reservations = service.reservations().texts();
+        out.u32((limits.limits().len() + 1 + more + reservations.len()) as u32)?;
+        for (text, due) in reservations {
+            out.bare(&format!("{RESERVATION}{text}"), due.get())?;
+        }
         // Before the limits: a key's own state is restored under its own policy.
         for (limit, overrides) in limits.limits().iter().zip(&overrides) {
             for (key, RuntimeOverride { policy, until }) in overrides {

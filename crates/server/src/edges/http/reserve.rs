@@ -1,0 +1,73 @@
+//! Estimates that are corrected after the work: reserve, extend, settle and cancel.
+
+use std::time::Duration;
+
+use axum::{body::Body, http::Response};
+use serde_json::json;
+
+use super::{
+    answer,
+    app::App,
+    ask::{self, Costs, Reserve, Reserved},
+    problem::{Problem, Refused},
+    routes::question,
+    table::Endpoint,
+};
+use crate::decide::{
+    reservations::{Id, ReservationError},
+    service::Refusal,
+};
+
+/// How long a reservation lives if the request does not say it.
+const USUAL_TTL: Duration = Duration::from_mins(1);
+
+pub(super) async fn run(
+    app: &App,
+    endpoint: Endpoint,
+    body: &[u8],
+    permitted: &impl Fn(&str) -> Result<(), Problem>,
+) -> Result<Response<Body>, Refused> {
+    let service = &app.service;
+    let refuse = |why: ReservationError| Problem::from_refusal(Refusal::Reservation(why), "#");
+    match endpoint {
+        Endpoint::Reserve => {
+            let body: Reserve<'_> = ask::read(body)?;
+            let ttl = body.ttl.unwrap_or(USUAL_TTL);
+            let asks = body.asks()?;
+            asks.iter().try_for_each(|ask| permitted(&ask.limit))?;
+            let asked: Vec<_> = asks.iter().map(question).collect();
+            let reserved = service.reserve(&asked, ttl.into(), service.now()).await;
+            let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
+            let (joint, id) = reserved.map_err(place)?;
+            let id = id.map(|id| (id.to_string(), ttl));
+            Ok(answer::reserved(&joint, id.as_ref().map(|(id, ttl)| (id.as_str(), *ttl))))
+        }
+        Endpoint::Extend => {
+            let Costs { id, costs } = ask::read(body)?;
+            let id = owned(app, &id, permitted)?;
+            let joint = service.extend(id, &costs, service.now()).await;
+            Ok(answer::all(&joint.map_err(|refusal| Problem::from_refusal(refusal, "#"))?, None))
+        }
+        Endpoint::Settle => {
+            let Costs { id, costs } = ask::read(body)?;
+            let id = owned(app, &id, permitted)?;
+            let first = service.settle(id, Some(&costs), service.now()).map_err(refuse)?;
+            Ok(answer::json(&json!({"settled": first})))
+        }
+        _ => {
+            let Reserved { id } = ask::read(body)?;
+            let id = owned(app, &id, permitted)?;
+            let first = service.settle(id, None, service.now()).map_err(refuse)?;
+            Ok(answer::json(&json!({"cancelled": first})))
+        }
+    }
+}
+
+/// The reservation with this id, if the client may use all of its limits.
+fn owned(app: &App, id: &str, permitted: &impl Fn(&str) -> Result<(), Problem>) -> Result<Id, Refused> {
+    let refuse = |why: ReservationError| Problem::from_refusal(Refusal::Reservation(why), "#/id");
+    let id: Id = id.parse().map_err(refuse)?;
+    let parts = app.service.reservations().parts(id).map_err(refuse)?;
+    parts.iter().try_for_each(|part| permitted(&part.limit))?;
+    Ok(id)
+}
