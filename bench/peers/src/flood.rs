@@ -35,7 +35,7 @@ use ledger::Ledger;
 pub const CONTESTANTS: &[(&str, &str)] =
     &[("tidegate", "token bucket"), ("rate-net", "token bucket, fail closed")];
 
-/// Made-up keys between two real ones, where one thread does both.
+/// The number of made-up keys between two real ones, if one thread does both.
 const MADE_UP_FOR_A_REAL: u64 = 100;
 
 /// How big a flood, and how the real keys come into it.
@@ -110,7 +110,7 @@ impl Visit for Plan {
     }
 }
 
-/// What came of the made-up keys.
+/// The result of the made-up keys.
 struct MadeUp {
     admitted: u64,
     time: Duration,
