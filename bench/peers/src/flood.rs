@@ -119,7 +119,7 @@ struct MadeUp {
 }
 
 impl Plan {
-    /// The flood. `between` hears after every hundred how many there were.
+    /// The flood. `between` gets the number of keys so far after every hundred.
     fn made_up_keys(&self, store: &impl Store, mut between: impl FnMut(u64)) -> io::Result<MadeUp> {
         let (mut keys, mut hand) = (Counting::new("made"), Default::default());
         let (mut admitted, mut rss_full, mut rss_mid) = (0, 0, 0);

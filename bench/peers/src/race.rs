@@ -62,7 +62,7 @@ impl fmt::Display for OffCourse {
 
 impl std::error::Error for OffCourse {}
 
-/// Runs the race; `report` hears of each turn.
+/// Runs the race; `report` gets each turn's result.
 pub fn race(
     racers: &[Racer<'_>],
     rules: &Rules,

@@ -22,7 +22,7 @@ pub(crate) fn blocked(resource: &str, kind: BlockKind, rule: &str, units: u64) {
 /// A breaker changed its state.
 #[cfg_attr(
     not(any(feature = "events", feature = "metrics")),
-    allow(unused_variables, reason = "nobody listens")
+    allow(unused_variables, reason = "used with a feature only")
 )]
 pub(crate) fn breaker_changed(change: &StateChange<'_>) {
     #[cfg(feature = "events")]

@@ -97,7 +97,7 @@ impl<'a, C: ?Sized> Request<'a, C> {
 
 /// The decision over several limits.
 #[derive(Clone, Debug)]
-#[must_use = "a decision that nobody reads limits nothing"]
+#[must_use = "an unread decision limits nothing"]
 pub struct AllDecision {
     decisions: Few<Decision>,
     bound: usize,

@@ -7,7 +7,7 @@ use crate::Refusal;
 /// A request was refused.
 #[cfg_attr(
     not(any(feature = "events", feature = "metrics")),
-    allow(unused_variables, reason = "nobody listens")
+    allow(unused_variables, reason = "used with a feature only")
 )]
 #[inline]
 pub(crate) fn refused(refusal: &Refusal<'_>) {
@@ -24,7 +24,7 @@ pub(crate) fn refused(refusal: &Refusal<'_>) {
 }
 
 /// A request was admitted that a limit in a dry run would have refused.
-#[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "nobody listens"))]
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "used with a feature only"))]
 #[inline]
 pub(crate) fn refused_in_a_dry_run(refusal: &Refusal<'_>) {
     #[cfg(feature = "metrics")]

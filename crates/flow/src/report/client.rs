@@ -30,7 +30,7 @@ impl Client {
         let server = report.url.trim_end_matches('/').to_owned();
         let host = server.strip_prefix("http://").or_else(|| server.strip_prefix("https://"));
         if host.is_none_or(|host| host.is_empty() || host.contains(['/', ' ', '?', '#'])) {
-            return wrong(format!("`{}` is no URL such as http://127.0.0.1:8082", report.url));
+            return wrong(format!("`{}` is not a URL such as http://127.0.0.1:8082", report.url));
         }
         for (what, name) in [("application", &report.app), ("instance", &report.instance)] {
             if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {

@@ -312,7 +312,7 @@ impl Limit {
         }
     }
 
-    /// Has these hear of its decisions.
+    /// Attaches the trace and the latency clock.
     pub(super) fn watch(&mut self, watchers: &DecisionObservers) {
         let DecisionObservers { trace, clock } = watchers;
         self.tap = trace.as_ref().and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
