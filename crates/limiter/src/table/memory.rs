@@ -51,12 +51,16 @@ mod imp {
 
         /// Empties the buckets that were ever `touched`, and returns the memory to the system if possible.
         /// Waits for threads in these buckets: none may be there while its words become zero. All others are zero before
-        /// and after, because no thread may write to them any more; a thread that looks into one finds and leaves zeros.
-        pub fn release(&self, touched: impl Iterator<Item = usize> + Clone) {
+        /// and after; a thread that looks into one finds and leaves zeros.
+        ///
+        /// # Safety
+        /// No thread may write to a bucket that is not `touched`.
+        pub unsafe fn release(&self, touched: impl Iterator<Item = usize> + Clone) {
             for index in touched.clone() {
                 self.line(index).lock().lock();
             }
-            if self.pages.release() {
+            // SAFETY: the touched buckets are locked, and no thread writes to the others.
+            if unsafe { self.pages.release() } {
                 return;
             }
             for index in touched {
@@ -145,7 +149,7 @@ mod imp {
 
         pub fn enlarge_next_pages(&self) {}
 
-        pub fn release(&self, _touched: impl Iterator<Item = usize>) {}
+        pub unsafe fn release(&self, _touched: impl Iterator<Item = usize>) {}
 
         pub fn prefetch(&self, _index: usize) {}
 

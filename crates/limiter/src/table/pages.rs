@@ -75,7 +75,10 @@ impl Pages {
     }
 
     /// Returns the pages to the system; they read as zero from then on. Returns whether that was possible.
-    pub fn release(&self) -> bool {
+    ///
+    /// # Safety
+    /// No other thread may read or write the words of these pages during the call, except for atomic locks.
+    pub unsafe fn release(&self) -> bool {
         match &self.backing {
             Backing::Heap(_) => false,
             Backing::Mapped(map) => drop_pages(map.as_mut_ptr() as usize, map.len()),
