@@ -61,9 +61,9 @@ mod tests {
     /// Writes down events of this crate's target.
     struct Events(Lines);
 
-    struct Line(String);
+    struct EventText(String);
 
-    impl tracing::field::Visit for Line {
+    impl tracing::field::Visit for EventText {
         fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
             let _ = write!(self.0, "{field}={value:?} ");
         }
@@ -79,7 +79,7 @@ mod tests {
         fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
         fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
         fn event(&self, event: &Event<'_>) {
-            let mut line = Line(String::new());
+            let mut line = EventText(String::new());
             event.record(&mut line);
             self.0.lock().unwrap().push(line.0);
         }

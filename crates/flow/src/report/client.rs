@@ -8,7 +8,7 @@ use ureq::{
     tls::{Certificate, RootCerts, TlsConfig},
 };
 
-use super::{Report, ReportError, message::Answer};
+use super::{Report, ReportError, message::ReportReply};
 
 /// How long a report may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -77,7 +77,7 @@ impl Client {
         })
     }
 
-    pub fn send(&self, body: &str) -> Result<Answer, ReportError> {
+    pub fn send(&self, body: &str) -> Result<ReportReply, ReportError> {
         let away = |why: String| ReportError::Away { url: self.server.clone(), why };
         let mut request = self.agent.post(&self.url).content_type("application/json");
         if let Some(authorization) = &self.authorization {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::{
     Gateway, Id,
-    cluster::{ClusterConfig, applies_here},
+    cluster_config::{ClusterConfig, applies_here},
     lenient::lenient,
     millis, name_of, required, seconds, target, unknown, whole,
 };

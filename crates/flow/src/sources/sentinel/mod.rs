@@ -18,6 +18,7 @@
 mod admission;
 mod breaker;
 mod cluster;
+mod cluster_config;
 mod flow;
 mod lenient;
 mod params;

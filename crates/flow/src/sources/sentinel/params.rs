@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Gateway, Id,
-    cluster::{ClusterConfig, applies_here},
+    cluster_config::{ClusterConfig, applies_here},
     lenient::lenient,
     millis, name_of, no_go, required, seconds, target, unknown, whole,
 };
