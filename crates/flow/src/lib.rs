@@ -40,6 +40,7 @@ mod background;
 mod blocked;
 mod borrowed;
 mod bounds;
+mod breaker;
 mod cgroup;
 mod compile;
 mod compiled;
@@ -70,6 +71,7 @@ mod value_table;
 
 pub use arg::{Arg, Float, ToArg};
 pub use blocked::{BlockKind, Blocked};
+pub use breaker::{Breaker, CallError};
 pub use entry::Entry;
 pub use gate::{Gate, GateBuilder};
 pub use guard::{Guard, OwnedGuard};
