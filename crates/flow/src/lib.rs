@@ -83,4 +83,4 @@ pub use sample::Sample;
 pub use table::OVERFLOW;
 pub use tidegate_core::Clock;
 pub use tidegate_core::clock::{ManualTimer, SystemClock, Timer};
-pub use tidegate_core::stats::{Counts, Event, Layout, Slot};
+pub use tidegate_core::stats::{Counts, Event, Layout, LayoutError, Slot};

@@ -23,7 +23,7 @@ use std::{
 };
 
 use crate::{
-    sync::{AtomicBool, AtomicPtr, AtomicU64, Loaded, Mutex, MutexGuard, Ordering, Shared},
+    sync::{ArcCell, AtomicBool, AtomicPtr, AtomicU64, Loaded, Mutex, MutexGuard, Ordering},
     table::{BuildError, Cursor, Found, Refused, Table, Tag, WhenFull},
 };
 use smallvec::SmallVec;
@@ -384,7 +384,7 @@ pub(crate) struct Generations {
     /// The newest, for decisions on known keys.
     newest: AtomicPtr<Generation>,
     /// The same, for all other operations.
-    current: Shared<Generation>,
+    current: ArcCell<Generation>,
     /// All generations: a late thread may still look at any of them. Of each width and room there are at most two more than
     /// may have states.
     all: Mutex<Vec<Arc<Generation>>>,
@@ -397,7 +397,7 @@ impl Generations {
         let first = Arc::new(first);
         Self {
             newest: AtomicPtr::new(Arc::as_ptr(&first).cast_mut()),
-            current: Shared::new(Arc::clone(&first)),
+            current: ArcCell::new(Arc::clone(&first)),
             all: Mutex::new(vec![first]),
             changes: AtomicU64::new(0),
         }
