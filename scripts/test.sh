@@ -182,6 +182,7 @@ fi
 
 stage "formatting" cargo fmt --all --check
 stage "spelling" "$typos"
+stage "plain English" scripts/style.py
 stage "lints" cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 stage "licences, sources and banned crates" \
     "$deny" --all-features --locked check --hide-inclusion-graph bans licenses sources
@@ -199,7 +200,7 @@ packages() {
 }
 stage "the packages as they would be published" packages
 stage "the oldest Rust that is promised" scripts/msrv.sh
-stage "the public API beside its snapshot" cargo run --quiet --locked --manifest-path api/Cargo.toml
+stage "the public API and its snapshot" cargo run --quiet --locked --manifest-path api/Cargo.toml
 
 documentation() {
     scripts/docs.py
@@ -233,7 +234,7 @@ loom() {
 stage "lock-free pieces in every interleaving (loom)" loom
 
 if [ "$(uname -m)" = x86_64 ]; then
-    stage "instructions of hot calls beside their counts" \
+    stage "instructions of hot calls and their counts" \
         cargo run --quiet --locked --release --manifest-path bench/instructions/Cargo.toml
 else
     skipped+=("the instructions of hot calls (not x86-64)")

@@ -1,6 +1,7 @@
 //! Compares the public API of the published libraries with the snapshots in `api/`, or writes them with `--write`.
 
 use std::{
+    collections::BTreeSet,
     env, fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -14,13 +15,18 @@ const RUSTC: &str = "rustc 1.95.";
 /// The libraries whose API a program can depend on.
 const LIBRARIES: [&str; 7] = ["core", "config", "limiter", "flow", "redis", "tower", "tidegate"];
 
+/// Types that no program needs to name: the type parameters of layers, and the YAML readers that the server shares with flow.
+const UNNAMED: [&str; 6] = ["After", "Admitted", "Bodies", "Complaints", "Entered", "Fields"];
+
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("The public API differs from api/*.txt. Is the change meant? Then run this again with --write.");
+            eprintln!(
+                "The public API differs from api/*.txt. Is the change meant? Then run this again with --write."
+            );
             ExitCode::FAILURE
         }
         Err(failure) => {
@@ -44,12 +50,13 @@ fn run() -> Result<bool, Failure> {
         return Ok(true);
     }
     let mut same = true;
+    let mut lists = Vec::new();
     for library in LIBRARIES {
         let package = if library == "tidegate" { library.to_owned() } else { format!("tidegate-{library}") };
         let now = listed(root, &package)?;
         let file = here.join(format!("{package}.txt"));
         if write {
-            fs::write(&file, now)?;
+            fs::write(&file, &now)?;
         } else {
             let promised = fs::read_to_string(&file).unwrap_or_default();
             if promised != now {
@@ -58,8 +65,75 @@ fn run() -> Result<bool, Failure> {
                 print!("{}", TextDiff::from_lines(&promised, &now).unified_diff().header(&name, &package));
             }
         }
+        lists.push((package.replace('-', "_"), now));
+    }
+    for (library, name) in not_exported(&lists) {
+        same = false;
+        eprintln!("{library}: a signature names {name}, which neither this library nor the facade exports");
     }
     Ok(same)
+}
+
+/// The types in signatures that a program with the facade alone cannot name. The facade exports all that the limiter does, and the
+/// other libraries as modules.
+fn not_exported(lists: &[(String, String)]) -> BTreeSet<(&str, &str)> {
+    let exports = |library: &str| -> BTreeSet<&str> {
+        let list = lists.iter().find(|(name, _)| name == library).map_or("", |(_, list)| list);
+        list.lines()
+            .flat_map(|line| line.strip_prefix("pub use ").into_iter().chain(declared(line)))
+            .map(last)
+            .collect()
+    };
+    let is_facades = |name: &str| !["tidegate_core", "tidegate_config"].contains(&name);
+    let libraries: Vec<_> = lists.iter().filter(|(name, _)| is_facades(name)).collect();
+    let all: BTreeSet<&str> = libraries.iter().flat_map(|(name, _)| exports(name)).collect();
+    let mut missing = BTreeSet::new();
+    for (library, list) in libraries {
+        let own = exports(library);
+        for path in list.lines().filter(|line| !line.starts_with("pub use ")).flat_map(paths) {
+            let (name, is_own) = (last(path), path.starts_with(library.as_str()));
+            let is_exported = if is_own { own.contains(name) } else { all.contains(name) };
+            if !is_exported && !UNNAMED.contains(&name) {
+                missing.insert((library.as_str(), path));
+            }
+        }
+    }
+    missing
+}
+
+/// The path that a line of a list declares: that of a type, a trait, a module or a constant.
+fn declared(line: &str) -> Option<&str> {
+    let kinds = ["struct ", "enum ", "union ", "trait ", "type ", "mod ", "const ", "static "];
+    let at = kinds.iter().filter_map(|kind| Some(line.find(kind)? + kind.len())).min()?;
+    line[at..].starts_with("tidegate").then(|| path_at(&line[at..]))
+}
+
+/// The paths of Tidegate's types in a line.
+fn paths(line: &str) -> impl Iterator<Item = &str> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let starts = line.match_indices("tidegate").filter(move |(at, _)| !line[..*at].ends_with(is_name));
+    let all = starts.map(|(at, _)| path_at(&line[at..]));
+    // A method's or a field's path begins with its type's.
+    all.filter_map(|path| {
+        let mut end = 0;
+        for part in path.split("::") {
+            end += part.len();
+            if part.starts_with(|c: char| c.is_ascii_uppercase()) {
+                return Some(&path[..end]);
+            }
+            end += 2;
+        }
+        None
+    })
+}
+
+fn path_at(text: &str) -> &str {
+    let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(text.len());
+    text[..end].trim_end_matches(':')
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit("::").next().unwrap_or(path)
 }
 
 /// The public items of a package with all its features, a line each.

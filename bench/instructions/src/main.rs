@@ -75,7 +75,7 @@ fn write() -> Result<(), String> {
     fs::write(file(), text).map_err(|error| format!("counts.txt: {error}"))
 }
 
-/// The instructions of one call, counted in a process of its own under Valgrind.
+/// The instructions of one call, counted in a separate process under Valgrind.
 fn count(name: &str) -> Result<f64, String> {
     let program = env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The command line.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     work::{Choice, Work},
 };
 
-/// Measures Tidegate beside other rate limiters, on the same work in one run.
+/// Measures Tidegate and other rate limiters, on the same work in one run.
 ///
 /// Figures go to standard output, progress to standard error.
 #[derive(Debug, Parser)]
@@ -27,11 +27,11 @@ pub struct Args {
     #[arg(long = "who", value_name = "NAME")]
     who: Vec<String>,
 
-    /// Only with this many threads. May be given several times [default: 1 and 2]
+    /// Only with N threads. May be given several times [default: 1 and 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Vec<u8>,
 
-    /// Turns that everybody has, one after the other; the median counts
+    /// Turns of each limiter, one after the other; the median counts
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
 
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long)]
     pub list: bool,
 
-    /// For this program itself: one measurement in a process of its own
+    /// For this program itself: one measurement in a separate process
     #[arg(long, hide = true, value_parser = job)]
     pub child: Option<Job>,
 }

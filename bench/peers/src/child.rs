@@ -1,4 +1,4 @@
-//! Measurements that want a process of their own: whatever else was allocated would be in the way.
+//! Measurements in a separate process, because earlier allocations would distort them.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ use crate::{
     work::Algorithm,
 };
 
-/// What a child is to measure.
+/// The measurement of a child process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Job {
     Memory { who: String, algorithm: Algorithm, keys: u64 },

@@ -1,4 +1,4 @@
-//! What it costs to know the time: the floor of every decision.
+//! The cost of reading the time: the floor of every decision.
 
 use std::{hint::black_box, ops::Range, time::Instant};
 

@@ -1,4 +1,4 @@
-//! One limiter without keys, asked again and again by everybody.
+//! One limiter without keys, asked again and again by all threads.
 
 use std::ops::Range;
 

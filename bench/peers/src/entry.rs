@@ -73,7 +73,7 @@ fn gate(guarded: Guarded) -> Gate {
     gate
 }
 
-/// What is the same for every entry of sentinel-core: once in a process, as its documentation has it.
+/// The setup that sentinel-core needs once in a process, as its documentation has it.
 pub fn start_sentinel() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| sentinel_core::init_default().expect("sentinel-core's defaults"));

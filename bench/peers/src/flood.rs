@@ -35,7 +35,7 @@ use ledger::Ledger;
 pub const CONTESTANTS: &[(&str, &str)] =
     &[("tidegate", "token bucket"), ("rate-net", "token bucket, fail closed")];
 
-/// Made-up keys between two real ones, where one thread does both.
+/// The number of made-up keys between two real ones, if one thread does both.
 const MADE_UP_FOR_A_REAL: u64 = 100;
 
 /// How big a flood, and how the real keys come into it.
@@ -110,7 +110,7 @@ impl Visit for Plan {
     }
 }
 
-/// What came of the made-up keys.
+/// The result of the made-up keys.
 struct MadeUp {
     admitted: u64,
     time: Duration,
@@ -119,7 +119,7 @@ struct MadeUp {
 }
 
 impl Plan {
-    /// The flood. `between` hears after every hundred how many there were.
+    /// The flood. `between` gets the number of keys so far after every hundred.
     fn made_up_keys(&self, store: &impl Store, mut between: impl FnMut(u64)) -> io::Result<MadeUp> {
         let (mut keys, mut hand) = (Counting::new("made"), Default::default());
         let (mut admitted, mut rss_full, mut rss_mid) = (0, 0, 0);

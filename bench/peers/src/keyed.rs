@@ -19,10 +19,10 @@ pub const BOUND: usize = 1 << 20;
 /// Requests before the trace starts again.
 pub const REQUESTS: usize = 1 << 22;
 
-/// What all have in common: fetching the next key, hashing it, reading the time.
+/// The work that all have in common: fetching the next key, hashing it, reading the time.
 pub const FLOOR: &str = "floor";
 
-/// Everybody with all keys loaded. `wanted` leaves out whom nobody wants to see.
+/// The wanted limiters with all keys loaded.
 pub fn racers(
     algorithm: Algorithm,
     quota: Quota,

@@ -88,7 +88,7 @@ impl Trace {
             keys[cumulative.partition_point(|&below| below <= at).min(keys.len() - 1)]
         };
         let requests = (0..requests).map(draw).collect();
-        // The loading order is a third one, so that it favours nobody.
+        // The loading order is a third one, so that it favours no limiter.
         for at in (1..keys.len()).rev() {
             keys.swap(at, random.below(at + 1));
         }

@@ -1,5 +1,4 @@
-//! Tidegate beside other rate limiters: which works there are, and what of them is equal for all, is told in
-//! `bench/README.md`.
+//! Tidegate and other rate limiters. `bench/README.md` lists the works, and what is equal for all.
 
 mod args;
 mod child;

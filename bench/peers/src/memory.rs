@@ -9,7 +9,7 @@ use crate::{
     work::Algorithm,
 };
 
-/// Bounds are multiples of this: a little above the number of keys, as somebody would set it who knows the number.
+/// Bounds are multiples of this: a little above the number of keys, as an operator would set it who knows the number.
 const BOUND_STEP: u64 = 1 << 20;
 
 /// Who owns its keys, and so has a figure.
@@ -29,7 +29,7 @@ pub const fn contestants(algorithm: Algorithm) -> &'static [(&'static str, &'sta
     }
 }
 
-/// The bound that a store is given for so many keys.
+/// The bound of a store for `keys`.
 pub const fn bound(keys: u64) -> u64 {
     keys.next_multiple_of(BOUND_STEP)
 }

@@ -1,4 +1,4 @@
-//! The quota that everybody is given.
+//! The quotas of the works.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// So much that nobody who is measured here gets there: every decision admits. A whole number of nanoseconds a
-    /// permit, which every rival can express.
+    /// A quota that no limiter here reaches: every decision admits. A whole number of nanoseconds a permit, which every rival can
+    /// express.
     pub const ENDLESS: Self = Self { limit: 1_000_000_000, per: Duration::from_secs(1) };
     /// The same for one of many keys: the hottest of a million is asked for less than this.
     pub const ENDLESS_FOR_A_KEY: Self = Self { limit: 10_000_000, per: Duration::from_secs(1) };
     /// So little that all but the first decision deny.
     pub const SPENT: Self = Self { limit: 1, per: Duration::from_hours(1) };
-    /// What a service might give a user: under Zipf's law the popular keys are soon denied, the others never.
+    /// A usual quota of a service for a user: under Zipf's law the popular keys are soon denied, the others never.
     pub const ORDINARY: Self = Self { limit: 100, per: Duration::from_mins(1) };
     /// For the memory: nothing recovers, and so may be forgotten, while a store is filled.
     pub const LASTING: Self = Self { limit: 100, per: Duration::from_hours(1) };

@@ -1,8 +1,8 @@
-//! Measuring several on the same work in turns, so that the machine's good and bad moments fall on all alike.
+//! Measures several limiters on the same work in turns, so that the machine's good and bad moments fall on all alike.
 //!
-//! Each round gives everybody one turn: some time to warm up, then some time in stretches of a millisecond or two, in
-//! which all threads of the turn start together. A stretch in which a thread was preempted says something about the
-//! machine's other work, not about ours, and is left out (and counted). Waiting for a lock is not preemption: it stays.
+//! Each round gives every limiter one turn: some time to warm up, then some time in stretches of a millisecond or two, in which all
+//! threads of the turn start together. A stretch in which a thread was preempted measures the machine's other work, and is left out
+//! (and counted). Waiting for a lock is not preemption: it stays.
 
 mod barrier;
 mod turn;
@@ -15,7 +15,7 @@ use turn::Turn;
 /// Runs the decisions of a stretch of the course, and says how many admitted.
 pub type Pass<'a> = Box<dyn Fn(Range<usize>) -> usize + Sync + 'a>;
 
-/// What a work's decisions must answer, or it would be another work.
+/// The answer that every decision of a work must have, or it would be another work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     Admitted,
@@ -39,7 +39,7 @@ pub struct Rules {
     pub warm_up: Duration,
     /// How long they do.
     pub turn: Duration,
-    /// Decisions from the course's start to its end, where it starts again.
+    /// The number of decisions from the course's start to its end, after which it starts again.
     pub course: usize,
     pub expect: Expect,
 }
@@ -62,7 +62,7 @@ impl fmt::Display for OffCourse {
 
 impl std::error::Error for OffCourse {}
 
-/// Runs the race; `report` hears of each turn.
+/// Runs the race; `report` gets each turn's result.
 pub fn race(
     racers: &[Racer<'_>],
     rules: &Rules,

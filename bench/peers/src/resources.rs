@@ -12,7 +12,7 @@ use crate::{
 pub const CONTESTANTS: [(&str, &str); 2] =
     [("tidegate", "10 slots of 100 ms, 60 of 1 s"), (SENTINEL, "20 slots of 500 ms")];
 
-/// Enters so many resources, each once.
+/// Enters `resources` resources, each once.
 pub fn measure(who: &str, resources: u64) -> Result<Memory, String> {
     if who == SENTINEL {
         start_sentinel();

@@ -25,7 +25,7 @@ const RESOURCES: f64 = 1e5;
 /// Without keys, a course has no end to speak of.
 const ENDLESS: usize = usize::MAX / 4;
 
-/// Does the work with everybody who is wanted.
+/// Measures a work with all wanted limiters.
 pub fn run(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
     eprintln!("{}: load {}", work.name(), system::load());
     let (one, all) = (vec![1], args.threads());

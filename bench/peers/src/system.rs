@@ -1,4 +1,4 @@
-//! What the system says about this process and this machine (Linux).
+//! Measurements of this process and this machine by the system (Linux).
 
 use std::{fs, io, num::NonZeroUsize, thread};
 
@@ -49,7 +49,7 @@ mod tests {
         let before = resident().unwrap();
         let touched = std::hint::black_box(vec![1_u8; 256 << 20]);
         let after = resident().unwrap();
-        // Other tests come and go beside this one, with less.
+        // Other tests allocate at the same time, with less.
         assert!(after >= before + (128 << 20), "{before} {after}");
         drop(touched);
     }

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// What a keyed store decides by.
+/// The algorithm of a keyed store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
     TokenBucket,
@@ -22,11 +22,11 @@ impl Algorithm {
     }
 }
 
-/// What guards the resource that is entered.
+/// The rules of the resource that is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guarded {
     NoRule,
-    /// One flow rule: so many a second, else rejected.
+    /// One flow rule: a threshold per second, else rejected.
     FlowRule,
     /// A flow rule, a breaker, isolation and a system rule.
     FourKinds,

@@ -70,7 +70,7 @@ pub async fn by_callers(server: &Server) {
     }
 }
 
-/// PINGs on a connection of its own through the same proxy, one every two milliseconds, by two threads of their own.
+/// PINGs on a separate connection through the same proxy, one every two milliseconds, by two separate threads.
 struct Probe {
     stop: Arc<AtomicBool>,
     reader: JoinHandle<Vec<Duration>>,

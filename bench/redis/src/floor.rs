@@ -1,4 +1,4 @@
-//! What Redis can do at all: `redis-benchmark` with a script of two commands.
+//! The rate of Redis alone: `redis-benchmark` with a script of two commands.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ pub fn redis_benchmark(server: &Server) -> f64 {
             .output()
             .expect("redis-benchmark is installed")
     };
-    // As for everybody: each key for the first time or two.
+    // As for the other rows: each key for the first time or two.
     calls("300000");
     let output = calls("600000");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -13,7 +13,7 @@ fn median(mut all: Vec<u64>) -> u64 {
     all[all.len() / 2]
 }
 
-/// A decision beside a PING through the same client library, in turns.
+/// A decision and a PING through the same client library, in turns.
 pub async fn one_caller(server: &Server) {
     let quota: Quota = "1000000/1m".parse().expect("the quota is well formed");
     let store = Store::open(&server.address()).expect("the address is well formed");
@@ -50,7 +50,7 @@ pub async fn one_caller(server: &Server) {
     );
 }
 
-/// Decisions in memory while nobody listens at the store's address.
+/// Decisions in memory while no server listens at the store's address.
 pub async fn store_down(server: &mut Server) {
     let store = Store::open(&server.address()).expect("the address is well formed");
     let quota: Quota = "1000000000/1m".parse().expect("the quota is well formed");

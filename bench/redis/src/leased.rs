@@ -1,4 +1,4 @@
-//! A hot key under a leased limit, by one node and by four, each a process of its own.
+//! A hot key under a leased limit, by one node and by four, each in a separate process.
 
 use std::{process::Command, time::Duration};
 
@@ -77,7 +77,7 @@ pub async fn node(address: &str, quota: &str) {
     store.close().await;
 }
 
-/// What this process has taken of the processors so far.
+/// The processor time that this process has taken so far.
 fn processor_seconds() -> f64 {
     let nanos = |thread: &std::path::Path| -> Option<f64> {
         std::fs::read_to_string(thread.join("schedstat")).ok()?.split(' ').next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! How much of a limit leased nodes admit, beside exact ones that are asked at the same moments.
+//! How much of a limit leased nodes admit, compared with exact ones that are asked at the same moments.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tidegate's shared limits beside what Redis can do at all, and beside a rival, in one run (see `bench/README.md`).
+//! Tidegate's shared limits compared with Redis alone and with a rival, in one run (see `bench/README.md`).
 
 mod distance;
 mod exact;
@@ -30,8 +30,8 @@ fn main() {
         return;
     }
     if runs("exact") {
-        // One thread, as redis-benchmark has. Left to the system, server and client now and then share a processor while
-        // the other one idles, whoever the client is.
+        // One thread, as redis-benchmark has. Left to the system, server and client now and then share a processor while the other
+        // one idles, with every client.
         let start = || Server::start(&[]);
         Processors::mine().apart(start, |server| {
             let runtime = runtime_of(1);

@@ -1,4 +1,4 @@
-//! What a log of a thousand admissions takes in Redis.
+//! The memory of a log of a thousand admissions in Redis.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ impl Processors {
         Self(sched_getaffinity(None).expect("a thread knows its processors"))
     }
 
-    /// The two that the server and its clients have, each one, where there are two.
+    /// One processor for the server and one for its clients, if this process has two.
     fn pair(&self) -> Option<[CpuSet; 2]> {
         let mut all = (0..CpuSet::MAX_CPU).filter(|&at| self.0.is_set(at)).map(|at| {
             let mut one = CpuSet::new();

@@ -1,4 +1,4 @@
-//! What is asked, and what the answers say.
+//! The requests of a protocol, and the meaning of its answers.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::Request;
@@ -53,7 +53,7 @@ struct ThrottleRequest {
     quantity: i32,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Admitted,
@@ -103,7 +103,7 @@ impl Kind {
         }
     }
 
-    /// What an answer's body says: both messages begin with the outcome, and leave out what is 0.
+    /// The outcome in an answer's body: both messages begin with it, and leave out fields that are 0.
     pub fn answer(self, status: u16, grpc_status: Option<&str>, body: &[u8]) -> Answer {
         let outcome = match body.get(5..7) {
             Some([0x08, outcome]) => *outcome,

@@ -1,7 +1,7 @@
 //! A client of HTTP/2 that costs next to nothing, so that the server's speed is measured and not the client's: requests are written
 //! as bytes, and of an answer only the frames are looked at.
 //!
-//! It counts an answer by the message in it. An answer without one (an error) has failed, whatever its header fields say.
+//! It counts an answer by the message in it. An answer without one (an error) has failed, with any header fields.
 
 use std::{
     collections::VecDeque,

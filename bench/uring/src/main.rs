@@ -25,7 +25,7 @@ const BUFFERS: u16 = 512;
 const BUFFER: usize = 4096;
 const GROUP: u16 = 0;
 
-/// What a completion is about, in the upper half of its `user_data`. The lower half is the descriptor.
+/// The kind of a completion, in the upper half of its `user_data`. The lower half is the descriptor.
 const ACCEPT: u64 = 1 << 32;
 const RECEIVE: u64 = 2 << 32;
 const SEND: u64 = 3 << 32;

@@ -281,20 +281,20 @@ impl fmt::Display for ClientError {
 }
 
 /// The status and the body of a response.
-struct Answer {
+struct Reply {
     status: u16,
     body: Value,
 }
 
 impl Target<'_> {
-    fn ask(&self, method: &str, path: &str, body: &str) -> Result<Answer, ClientError> {
+    fn ask(&self, method: &str, path: &str, body: &str) -> Result<Reply, ClientError> {
         let server = || self.server.to_string();
         let text = self.exchange(method, path, body);
         let text = text.map_err(|source| ClientError::Unreachable { server: server(), source })?;
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
         match (status, serde_json::from_str(body)) {
-            (Some(status), Ok(body)) => Ok(Answer { status, body }),
+            (Some(status), Ok(body)) => Ok(Reply { status, body }),
             _ => Err(ClientError::NoHttp { server: server(), option: self.option }),
         }
     }
@@ -343,7 +343,7 @@ impl Target<'_> {
             // An error while reading only shortens the text of the error message.
             let _ = stream.take(64 * 1024).read_to_string(&mut text);
             let Ok(body) = serde_json::from_str(&text) else { return Ok(Err(no_http())) };
-            Ok(Self::accepted(Answer { status: status.unwrap_or(0), body }).and(Err(no_http())))
+            Ok(Self::accepted(Reply { status: status.unwrap_or(0), body }).and(Err(no_http())))
         });
         answered.map_err(|source| ClientError::Unreachable { server: self.server.to_string(), source })?
     }
@@ -396,7 +396,7 @@ impl Target<'_> {
         Self::accepted(self.ask("POST", path, &body.to_string())?)
     }
 
-    fn accepted(answer: Answer) -> Result<Value, ClientError> {
+    fn accepted(answer: Reply) -> Result<Value, ClientError> {
         match answer.status {
             200 | 429 => Ok(answer.body),
             status => {

@@ -3,10 +3,10 @@
 
 use std::{ffi::OsString, fmt::Write as _, path::Path};
 
-use clap::{ArgAction, CommandFactory, FromArgMatches, error::ContextKind};
+use clap::{ArgAction, FromArgMatches, error::ContextKind};
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, file, parse};
 
-use crate::Cli;
+use crate::{Cli, help};
 
 /// The largest file that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -19,7 +19,7 @@ type Entry = (&'static str, &'static [&'static str]);
 
 /// The command line, with what a configuration file adds to it. Ends the program where that makes no sense.
 pub fn command_line(arguments: &[OsString]) -> Cli {
-    let mut command = Cli::command();
+    let mut command = help::command();
     if let Some(path) = config_of(arguments) {
         let entries = match read(Path::new(&path)) {
             Ok(entries) => entries,
@@ -44,7 +44,7 @@ pub fn command_line(arguments: &[OsString]) -> Cli {
 
 /// Returns the file that the command line gives to `serve`. Other mistakes on it are reported later.
 fn config_of(arguments: &[OsString]) -> Option<OsString> {
-    let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
+    let matches = help::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
     let serve = matches.subcommand_matches("serve")?;
     serve.get_raw("config")?.next().map(OsString::from)
 }
@@ -80,7 +80,7 @@ fn read(path: &Path) -> Result<Vec<Entry>, String> {
 
 fn entries(root: &Node, complaints: &mut Complaints) -> Vec<Entry> {
     // Once in the life of the program.
-    let command: &'static clap::Command = Box::leak(Box::new(Cli::command()));
+    let command: &'static clap::Command = Box::leak(Box::new(help::command()));
     let Some(serve) = command.find_subcommand("serve") else { return Vec::new() };
     let options = serve.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg)));
     let options: Vec<_> = options.filter(|(name, _)| !NOT_IN_FILE.contains(name)).collect();

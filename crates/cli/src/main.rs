@@ -4,6 +4,7 @@ mod about_store;
 mod check;
 mod client;
 mod config_file;
+mod help;
 mod import;
 mod manual;
 mod metrics;

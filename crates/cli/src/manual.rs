@@ -7,10 +7,9 @@ use std::{
     process::ExitCode,
 };
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::Cli;
+use crate::help;
 
 /// Print completions for a shell
 ///
@@ -31,17 +30,17 @@ pub struct Man {
 
 pub fn completions(args: &Completions) -> ExitCode {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "tidegate", &mut script);
+    clap_complete::generate(args.shell, &mut help::command(), "tidegate", &mut script);
     told(&io::stdout().write_all(&script), "standard output")
 }
 
 pub fn man(args: &Man) -> ExitCode {
     if let Some(dir) = &args.out {
-        let written = fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+        let written = fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(help::command(), dir));
         return told(&written, &dir.display().to_string());
     }
     let mut page = Vec::new();
-    let rendered = clap_mangen::Man::new(Cli::command()).render(&mut page);
+    let rendered = clap_mangen::Man::new(help::command()).render(&mut page);
     told(&rendered.and_then(|()| io::stdout().write_all(&page)), "standard output")
 }
 

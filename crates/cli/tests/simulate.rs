@@ -175,7 +175,7 @@ fn lines_that_are_not_requests_are_shown_and_the_rest_is_replayed() {
     let found = results(&serde_json::from_str(stdout(&output)).unwrap());
     assert_eq!(found[0]["requests"], 11);
     let notes = String::from_utf8(output.stderr).unwrap();
-    assert!(notes.contains("1 of 12 lines are no requests") && notes.contains("garbage.log:12:"), "{notes}");
+    assert!(notes.contains("1 of 12 lines are not requests") && notes.contains("garbage.log:12:"), "{notes}");
     assert!(!notes.contains('\u{1b}'));
 }
 
@@ -524,7 +524,7 @@ fn a_log_on_standard_input_is_followed_to_its_end_with_a_total() {
     drop(input);
     let sum = line_with(&mut lines, "in all");
     let says =
-        "11 requests of 2 keys; sliding-window 2/1h denies 8 (72.7%) of 1 keys; 1 lines are no requests";
+        "11 requests of 2 keys; sliding-window 2/1h denies 8 (72.7%) of 1 keys; 1 lines are not requests";
     assert!(sum.ends_with(says), "{sum}");
     assert!(child.wait().unwrap().success());
 }

@@ -55,7 +55,7 @@ enum Verdict {
 /// The algorithms create decisions. The constructors are for tests, and for stores that decide elsewhere with a translation
 /// of the algorithms.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "a decision that nobody reads limits nothing"]
+#[must_use = "an unread decision limits nothing"]
 pub struct Decision {
     verdict: Verdict,
     limit: u32,

@@ -42,7 +42,7 @@ use core::{
 /// assert_eq!(Tenant { region: 1, number: 2 }.with_bytes(<[u8]>::len), 10);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no key of a limit",
+    message = "`{Self}` is not a key of a limit",
     note = "keys are text, bytes, integers and IP addresses; for another type implement `Key`, or pass its bytes"
 )]
 pub trait Key {

@@ -10,6 +10,7 @@ use tidegate_core::{
 
 use crate::{
     blocked::Blocked,
+    gate_state::{GateState, Sampled},
     guard::Guard,
     machine::{Machine, MachineWatch},
     named_nodes::NodeBudget,
@@ -17,7 +18,6 @@ use crate::{
     resource::Resource,
     rules::{LoadError, Rules, StateChange},
     sample::Sample,
-    shared::{Sampled, Shared},
     table::Table,
     timer::GateTimer,
 };
@@ -78,7 +78,7 @@ impl Gate {
         GateBuilder { layout, ..Self::builder() }
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &GateState {
         &self.table.shared
     }
 
@@ -292,7 +292,7 @@ impl GateBuilder {
     pub fn build(self) -> Gate {
         let room = NodeBudget::new(self.layout, self.max_origins, self.max_origins_in_all);
         let timer = self.timer.unwrap_or_default();
-        let shared = Shared::new(timer, self.layout, self.max_priority_wait, room, self.sampled);
+        let shared = GateState::new(timer, self.layout, self.max_priority_wait, room, self.sampled);
         Gate { table: Arc::new(Table::new(shared, self.max_resources)) }
     }
 }

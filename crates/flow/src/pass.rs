@@ -11,7 +11,7 @@ use crate::{
     resource::Resource,
     rules::{
         breaker::Probe,
-        hot_param::{Held, HotParam},
+        hot_param::{HeldShare, HotParam},
     },
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct Extra {
     pub(crate) probes: Vec<(usize, Probe)>,
     /// The rules through which the call entered, if it is a probe.
     pub(crate) rules: Option<Arc<Compiled>>,
-    pub(crate) held: Vec<(Arc<HotParam>, Held)>,
+    pub(crate) held: Vec<(Arc<HotParam>, HeldShare)>,
     /// The slots from which a prioritized call has borrowed units, and in which these units pass.
     pub(crate) borrowed: Vec<(Scope, u64)>,
 }

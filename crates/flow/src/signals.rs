@@ -22,7 +22,7 @@ pub(crate) fn blocked(resource: &str, kind: BlockKind, rule: &str, units: u64) {
 /// A breaker changed its state.
 #[cfg_attr(
     not(any(feature = "events", feature = "metrics")),
-    allow(unused_variables, reason = "nobody listens")
+    allow(unused_variables, reason = "used with a feature only")
 )]
 pub(crate) fn breaker_changed(change: &StateChange<'_>) {
     #[cfg(feature = "events")]
@@ -72,9 +72,9 @@ mod tests {
     #[derive(Clone, Default)]
     struct Events(Arc<Mutex<Vec<String>>>);
 
-    struct Line(String);
+    struct EventText(String);
 
-    impl tracing::field::Visit for Line {
+    impl tracing::field::Visit for EventText {
         fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
             let _ = write!(self.0, "{field}={value:?} ");
         }
@@ -90,7 +90,7 @@ mod tests {
         fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
         fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
         fn event(&self, event: &Event<'_>) {
-            let mut line = Line(String::new());
+            let mut line = EventText(String::new());
             event.record(&mut line);
             self.0.lock().unwrap().push(line.0);
         }

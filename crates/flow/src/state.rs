@@ -11,16 +11,16 @@ use tidegate_core::{Nanos, stats::Headroom};
 use crate::{
     bounds::{Bounds, second},
     compiled::{Compiled, Far},
+    gate_state::GateState,
     named_nodes::NamedNodes,
     node::Node,
     rules::RuleSet,
-    shared::Shared,
 };
 
 /// The state that a gate keeps for one resource.
 pub(crate) struct State {
     pub(crate) name: Arc<str>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<GateState>,
     pub(crate) node: Arc<Node>,
     pub(crate) origins: NamedNodes,
     pub(crate) contexts: NamedNodes,
@@ -36,7 +36,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(name: Arc<str>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(name: Arc<str>, shared: Arc<GateState>) -> Self {
         let layout = shared.layout;
         Self {
             name,

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::{shared::Shared, state::State};
+use crate::{gate_state::GateState, state::State};
 
 /// The name of the resource that collects the statistics of all resources without a place in the table.
 pub const OVERFLOW: &str = "*overflow*";
@@ -23,7 +23,7 @@ const FAN: usize = 4;
 /// This is a tree in which the bits of a name's hash are the path to its state. Nothing is ever removed, so a lookup
 /// needs no lock and writes nothing that another thread reads. An insertion waits for other insertions.
 pub(crate) struct Table {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<GateState>,
     most: usize,
     roots: Box<[Child]>,
     growing: Mutex<()>,
@@ -43,7 +43,7 @@ struct Branch {
 }
 
 impl Table {
-    pub(crate) fn new(shared: Shared, most: usize) -> Self {
+    pub(crate) fn new(shared: GateState, most: usize) -> Self {
         Self {
             shared: Arc::new(shared),
             most,

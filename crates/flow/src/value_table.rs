@@ -73,7 +73,7 @@ pub(crate) enum Full {
 }
 
 /// Where the state of a value is.
-enum Place {
+enum Location {
     /// Its index in `kept`.
     Kept(usize),
     /// In its record.
@@ -159,13 +159,13 @@ impl<S: Copy + Default> ValueTable<S> {
         }
         let key = ValueKey { hash };
         Ok(match (place, shard.record(hash)) {
-            (Place::Record, Some(record)) => {
+            (Location::Record, Some(record)) => {
                 let result = change(&mut record.state, key);
                 record.stake = stake(value, &record.state).unwrap_or(Stake { used: 0, until: now });
                 result
             }
-            (Place::Record, None) => unreachable!("the value was found in its record"),
-            (Place::Kept(at), _) => change(&mut shard.kept[at].state, key),
+            (Location::Record, None) => unreachable!("the value was found in its record"),
+            (Location::Kept(at), _) => change(&mut shard.kept[at].state, key),
         })
     }
 
@@ -190,9 +190,9 @@ impl<S: Copy + Default> Shard<S> {
         now: Nanos,
         full: Full,
         stake: &impl Fn(&Arg<'_>, &S) -> Option<Stake>,
-    ) -> Result<(Place, u64), Nanos> {
+    ) -> Result<(Location, u64), Nanos> {
         if let Some(&at) = self.index.find(hash, |&at| &self.kept[at as usize].value == value) {
-            return Ok((Place::Kept(at as usize), 0));
+            return Ok((Location::Kept(at as usize), 0));
         }
         let mut forgotten = 0;
         while self.kept.len() > self.most
@@ -207,7 +207,7 @@ impl<S: Copy + Default> Shard<S> {
         } else {
             match self.least(now, full, stake) {
                 Ok(at) => Some(at),
-                Err(_) if self.record(hash).is_some() => return Ok((Place::Record, forgotten)),
+                Err(_) if self.record(hash).is_some() => return Ok((Location::Record, forgotten)),
                 Err(until) => return Err(until),
             }
         };
@@ -224,7 +224,7 @@ impl<S: Copy + Default> Shard<S> {
         };
         let kept = &self.kept;
         self.index.insert_unique(hash, at as u32, |&at| kept[at as usize].hash);
-        Ok((Place::Kept(at), forgotten))
+        Ok((Location::Kept(at), forgotten))
     }
 
     /// Whether evicting a value would forget none that has a part of its share in use, or may.

@@ -11,7 +11,7 @@ use crate::{
     block::refused_until,
     keyed::{Home, assert_fits},
     version,
-    wait::{Ground, Line, Ticket, Wakes},
+    wait::{Ground, Ticket, WaitLine, Wakes},
 };
 
 /// A list with an entry for each request. Most decisions are over two or three limits and allocate nothing.
@@ -97,7 +97,7 @@ impl<'a, C: ?Sized> Request<'a, C> {
 
 /// The decision over several limits.
 #[derive(Clone, Debug)]
-#[must_use = "a decision that nobody reads limits nothing"]
+#[must_use = "an unread decision limits nothing"]
 pub struct AllDecision {
     decisions: Few<Decision>,
     bound: usize,
@@ -260,10 +260,10 @@ fn attempt<C: ?Sized, R>(
 /// The states of a joint decision, all locked.
 pub(crate) struct States<'l, 'r, C: ?Sized> {
     requests: &'r [Request<'r, C>],
-    places: Few<Place>,
+    places: Few<KeyPlace>,
     homes: Few<(&'r KeyedLimiter<C>, &'r Home, Tag)>,
     unkeyed: &'l [&'r Limiter<C>],
-    cells: Few<version::Held<'l>>,
+    cells: Few<version::LockedVersion<'l>>,
     joint: Joint<'l>,
 }
 
@@ -271,22 +271,22 @@ impl<C: ?Sized> States<'_, '_, C> {
     /// A request's state, and the policy of its words; or the time until which its key is refused.
     fn state(&mut self, at: usize) -> Result<(&Policy, &mut [u64]), Nanos> {
         match self.places[at] {
-            Place::Keyed(k) => {
+            KeyPlace::Keyed(k) => {
                 let (state, _) = self.joint.state(k)?;
                 Ok((self.homes[k].1.policy(), state))
             }
-            Place::Unkeyed(u) => Ok(self.cells[u].parts()),
+            KeyPlace::Unkeyed(u) => Ok(self.cells[u].parts()),
         }
     }
 
     /// Whether two requests have the same state.
     fn same(&self, one: usize, other: usize) -> bool {
         match (self.places[one], self.places[other]) {
-            (Place::Keyed(a), Place::Keyed(b)) => {
+            (KeyPlace::Keyed(a), KeyPlace::Keyed(b)) => {
                 let ((_, one, tag), (_, other, other_tag)) = (self.homes[a], self.homes[b]);
                 std::ptr::eq(&raw const **one, &raw const **other) && tag == other_tag
             }
-            (Place::Unkeyed(a), Place::Unkeyed(b)) => a == b,
+            (KeyPlace::Unkeyed(a), KeyPlace::Unkeyed(b)) => a == b,
             _ => false,
         }
     }
@@ -346,7 +346,7 @@ impl<C: ?Sized> States<'_, '_, C> {
                 behind.unwrap_or_else(|| policy.check(state, now, cost))
             }
             Err(until) => {
-                let Place::Keyed(k) = self.places[at] else { unreachable!("only keys are refused") };
+                let KeyPlace::Keyed(k) = self.places[at] else { unreachable!("only keys are refused") };
                 refused_until(own.unwrap_or(self.homes[k].1.policy()), until, now)
             }
         }
@@ -358,12 +358,12 @@ impl<C: ?Sized> States<'_, '_, C> {
         at: usize,
         announced: bool,
         now: Nanos,
-        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+        step: impl FnOnce(&mut WaitLine, &mut Ground<'_>) -> R,
     ) -> Option<R> {
         let place = self.places[at];
         let keyed = match place {
-            Place::Keyed(k) => Some((self.homes[k].0, self.homes[k].2)),
-            Place::Unkeyed(_) => None,
+            KeyPlace::Keyed(k) => Some((self.homes[k].0, self.homes[k].2)),
+            KeyPlace::Unkeyed(_) => None,
         };
         let unkeyed = self.unkeyed;
         let (policy, state) = self.state(at).ok()?;
@@ -371,33 +371,33 @@ impl<C: ?Sized> States<'_, '_, C> {
         match (place, keyed) {
             (_, Some((limiter, tag))) if announced => Some(limiter.with_line(tag, &mut ground, step)),
             (_, Some((limiter, tag))) => limiter.find_line(tag, &mut ground, step),
-            (Place::Unkeyed(u), _) if announced => Some(unkeyed[u].with_line(&mut ground, step)),
-            (Place::Unkeyed(u), _) => unkeyed[u].find_line(&mut ground, step),
-            (Place::Keyed(_), None) => None,
+            (KeyPlace::Unkeyed(u), _) if announced => Some(unkeyed[u].with_line(&mut ground, step)),
+            (KeyPlace::Unkeyed(u), _) => unkeyed[u].find_line(&mut ground, step),
+            (KeyPlace::Keyed(_), None) => None,
         }
     }
 }
 
 /// The position of a request's state among the locked ones.
 #[derive(Clone, Copy)]
-enum Place {
+enum KeyPlace {
     Keyed(usize),
     Unkeyed(usize),
 }
 
 /// The position of each request among the keyed or the unkeyed ones.
-fn places<C: ?Sized>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Few<Place> {
+fn places<C: ?Sized>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Few<KeyPlace> {
     let mut next_keyed = 0;
     requests
         .iter()
         .map(|request| match request {
             Request::Keyed { .. } => {
                 next_keyed += 1;
-                Place::Keyed(next_keyed - 1)
+                KeyPlace::Keyed(next_keyed - 1)
             }
             Request::Unkeyed { limiter, .. } => {
                 let at = unkeyed.iter().position(|other| other.address() == limiter.address());
-                Place::Unkeyed(at.unwrap_or_default())
+                KeyPlace::Unkeyed(at.unwrap_or_default())
             }
         })
         .collect()

@@ -36,7 +36,9 @@ mod wait_all;
 
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use joint::{AllDecision, Request, acquire_all, acquire_all_at};
-pub use keyed::{Change, Entry, KeyedBuilder, KeyedLimiter, OverrideError, Sweeping, TooManyExceptions};
+pub use keyed::{
+    Change, KeyedBuilder, KeyedLimiter, OverrideError, SnapshotEntry, Sweeping, TooManyExceptions,
+};
 pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use permit::{OwnedPermit, Permit};

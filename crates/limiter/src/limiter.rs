@@ -11,8 +11,8 @@ use tidegate_core::{Admission, Algorithm, Clock, Decision, Estimate, Nanos, Poli
 use crate::{
     SystemClock, Timer, WaitError,
     block::denied_until,
-    version::{Held, Versions},
-    wait::{Ground, Home, Line, OneLine, Ticket, Wakes, wait},
+    version::{LockedVersion, Versions},
+    wait::{Ground, Home, OneLine, Ticket, WaitLine, Wakes, wait},
 };
 
 /// A limit without keys: a policy, one state and a clock.
@@ -116,7 +116,7 @@ impl<C: ?Sized> Limiter<C> {
     /// Serves the waiters, after a change that may have made room.
     fn serve(&self, now: Nanos) {
         if self.line.is_busy() {
-            self.step(now, Line::changed);
+            self.step(now, WaitLine::changed);
         }
     }
 
@@ -124,7 +124,7 @@ impl<C: ?Sized> Limiter<C> {
     pub(crate) fn with_line<R>(
         &self,
         ground: &mut Ground<'_>,
-        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+        step: impl FnOnce(&mut WaitLine, &mut Ground<'_>) -> R,
     ) -> R {
         ground.blocked = Nanos::new(self.blocked.load(Ordering::Relaxed));
         self.line.with(|line| step(line, ground))
@@ -134,7 +134,7 @@ impl<C: ?Sized> Limiter<C> {
     pub(crate) fn find_line<R>(
         &self,
         ground: &mut Ground<'_>,
-        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+        step: impl FnOnce(&mut WaitLine, &mut Ground<'_>) -> R,
     ) -> Option<R> {
         self.line.is_busy().then(|| self.with_line(ground, step))
     }
@@ -267,7 +267,7 @@ impl<C: ?Sized> Limiter<C> {
         true
     }
 
-    pub(crate) fn lock(&self) -> Held<'_> {
+    pub(crate) fn lock(&self) -> LockedVersion<'_> {
         self.versions.lock()
     }
 
@@ -368,7 +368,7 @@ impl<T: Timer> Limiter<T> {
 }
 
 impl<C: ?Sized> Home for &Limiter<C> {
-    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
+    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R) -> R {
         // Declared first, so that it is dropped last: no task is woken while the state is locked.
         let mut wakes = Wakes::default();
         let mut held = self.versions.lock();

@@ -20,14 +20,14 @@ pub(crate) use loom::{
 
 /// An `Arc` that can be replaced, read without writing to a word that others read.
 #[cfg(not(loom))]
-pub(crate) struct Shared<T>(arc_swap::ArcSwap<T>);
+pub(crate) struct ArcCell<T>(arc_swap::ArcSwap<T>);
 
 /// The value that was read; it is kept alive as long as this guard.
 #[cfg(not(loom))]
 pub(crate) type Loaded<T> = arc_swap::Guard<std::sync::Arc<T>>;
 
 #[cfg(not(loom))]
-impl<T> Shared<T> {
+impl<T> ArcCell<T> {
     pub fn new(value: std::sync::Arc<T>) -> Self {
         Self(arc_swap::ArcSwap::new(value))
     }
@@ -47,13 +47,13 @@ impl<T> Shared<T> {
 }
 
 #[cfg(loom)]
-pub(crate) struct Shared<T>(Mutex<std::sync::Arc<T>>);
+pub(crate) struct ArcCell<T>(Mutex<std::sync::Arc<T>>);
 
 #[cfg(loom)]
 pub(crate) type Loaded<T> = std::sync::Arc<T>;
 
 #[cfg(loom)]
-impl<T> Shared<T> {
+impl<T> ArcCell<T> {
     pub fn new(value: std::sync::Arc<T>) -> Self {
         Self(Mutex::new(value))
     }

@@ -34,12 +34,12 @@ pub(crate) struct Versions {
 }
 
 /// The current version, locked.
-pub(crate) struct Held<'a> {
+pub(crate) struct LockedVersion<'a> {
     pub policy: &'a Policy,
     state: StateGuard<'a>,
 }
 
-impl Held<'_> {
+impl LockedVersion<'_> {
     /// The policy and the words of the state.
     pub fn parts(&mut self) -> (&Policy, &mut [u64]) {
         (self.policy, self.state.words())
@@ -100,10 +100,10 @@ impl Versions {
     }
 
     /// Locks the current version.
-    pub fn lock(&self) -> Held<'_> {
+    pub fn lock(&self) -> LockedVersion<'_> {
         retry(|| {
             let version = self.current();
-            Some(Held { policy: &version.policy, state: version.cell.try_lock()? })
+            Some(LockedVersion { policy: &version.policy, state: version.cell.try_lock()? })
         })
     }
 

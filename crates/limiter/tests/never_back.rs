@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tidegate_core::{Nanos, Policy, Quota};
-use tidegate_limiter::{Entry, KeyedLimiter, Limiter, WhenFull};
+use tidegate_limiter::{KeyedLimiter, Limiter, SnapshotEntry, WhenFull};
 
 const NOW: Nanos = Nanos::from_secs(7_200 + 60);
 
@@ -141,8 +141,8 @@ fn a_restored_snapshot_takes_back_neither_use_nor_a_block() {
     limiter.block_at("a", Nanos::MAX, NOW).unwrap();
     let mut blocks = Vec::new();
     limiter.snapshot_at(NOW, |entry| blocks.push(entry));
-    let [Entry::Blocked { tag, .. }] = blocks[..] else { panic!("{blocks:?}") };
-    let short = Entry::Blocked { tag, until: NOW.saturating_add(Nanos::from_secs(1)).get() };
+    let [SnapshotEntry::Blocked { tag, .. }] = blocks[..] else { panic!("{blocks:?}") };
+    let short = SnapshotEntry::Blocked { tag, until: NOW.saturating_add(Nanos::from_secs(1)).get() };
     assert!(limiter.restore_at(&MAKES[0](10), &short, NOW));
     let later = NOW.saturating_add(Nanos::from_secs(2));
     assert!(limiter.blocked_at("a", later).is_some(), "the permanent block stays");

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tidegate_limiter::{Entry, Forgotten, KeyedLimiter, Limiter, Nanos, Policy, Quota, WhenFull};
+use tidegate_limiter::{Forgotten, KeyedLimiter, Limiter, Nanos, Policy, Quota, SnapshotEntry, WhenFull};
 
 const WINDOW: u64 = 60_000_000_000;
 const START: Nanos = Nanos::new(1_000 * WINDOW);
@@ -199,7 +199,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
     let (mut now, mut history) = (START, Vec::new());
     let mut known: BTreeMap<&str, Known> = BTreeMap::new();
     let mut overrides: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut saved: Option<(Policy, Vec<Entry>)> = None;
+    let mut saved: Option<(Policy, Vec<SnapshotEntry>)> = None;
     for newcomer in 0..60 {
         let key = KEYS[random.below(3)];
         for key in KEYS {

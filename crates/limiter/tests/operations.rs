@@ -7,8 +7,8 @@ use std::time::Duration;
 use policies::denying as policies;
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Clock, CoarseClock, Decision, Entry, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota,
-    Request, SystemClock, acquire_all_at,
+    Clock, CoarseClock, Decision, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota,
+    Request, SnapshotEntry, SystemClock, acquire_all_at,
 };
 
 const NOW: Nanos = Nanos::from_secs(7_200);
@@ -140,7 +140,7 @@ fn a_snapshot_restores_every_key() {
             assert_eq!(restored.peek_at([key], 0, NOW), limiter.peek([key], 0), "{}", policy.name());
         }
         assert!(restored.acquire_at("mallory", 1, NOW).is_denied());
-        let damaged = Entry::clone(&entries[0]);
+        let damaged = SnapshotEntry::clone(&entries[0]);
         let wider = Policy::sliding_log(Quota::per_hour(77)).unwrap();
         assert!(!restored.restore_at(&wider, &damaged, NOW), "a state of another shape is refused");
     }

@@ -199,7 +199,7 @@ fn default_gate(function: &ItemFn) -> syn::Result<TokenStream> {
     if function.sig.receiver().is_some() {
         return Ok(quote!(self.gate));
     }
-    let text = "there is no gate; give the function an argument named gate, or the attribute gate = …";
+    let text = "the function has no gate: give it an argument named gate, or the attribute gate = …";
     Err(Error::new_spanned(&function.sig.ident, text))
 }
 
@@ -324,7 +324,7 @@ mod tests {
                         Ok(())
                     }
                 ),
-                "there is no gate",
+                "the function has no gate",
             ),
             (
                 "",

@@ -18,11 +18,11 @@ use tidegate_core::{Clock, Nanos, clock::SystemClock};
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ProxyState {
     /// The delay of replies, in milliseconds.
     delay: AtomicU64,
     refuse: AtomicBool,
@@ -42,7 +42,7 @@ impl Proxy {
     pub fn before(server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
         let port = listener.local_addr().expect("a bound socket has an address").port();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ProxyState::default());
         let state = Arc::clone(&shared);
         thread::spawn(move || {
             for client in listener.incoming() {
@@ -104,7 +104,7 @@ impl Drop for Proxy {
     }
 }
 
-fn forward(shared: &Arc<Shared>, client: &TcpStream, server: &TcpStream) {
+fn forward(shared: &Arc<ProxyState>, client: &TcpStream, server: &TcpStream) {
     let (Ok(requests), Ok(to_server)) = (client.try_clone(), server.try_clone()) else { return };
     let (Ok(answers), Ok(to_client)) = (server.try_clone(), client.try_clone()) else { return };
     let _ = client.set_nodelay(true);
@@ -133,7 +133,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream) {
 
 /// Copies replies, each with the delay in force when it arrived; they do not wait for each other. Replies that arrive while
 /// the connection is silenced are discarded.
-fn pump_late(shared: &Arc<Shared>, number: u64, mut from: TcpStream, to: &TcpStream) {
+fn pump_late(shared: &Arc<ProxyState>, number: u64, mut from: TcpStream, to: &TcpStream) {
     let clock = SystemClock::new();
     let (send, pieces) = mpsc::channel::<(Nanos, Vec<u8>)>();
     let (mut client, writers, writers_clock) = (to.try_clone(), Arc::clone(shared), clock.clone());

@@ -398,7 +398,7 @@ fn a_change_that_may_not_be_is_refused_and_leaves_the_file_alone() {
     let theirs = RULES.replace("2/1h", "7/1h");
     std::fs::write(&path, &theirs).unwrap();
     let (status, body) = save(&server, &old, RULES);
-    assert!(status == 409 && body.contains("changed by somebody else"), "{body}");
+    assert!(status == 409 && body.contains("has changed since you read it"), "{body}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), theirs);
     assert_eq!(server.post("/v1/rules/save", RULES).status, 400);
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);

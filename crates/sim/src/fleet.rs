@@ -59,7 +59,7 @@ impl Fleet {
 /// The results of sharing a limit, compared with one place that makes every decision on the same requests
 /// immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub struct Sharing {
     /// The effective mode: exact if the algorithm supports no other.
     pub mode: Mode,
     /// The number of requests that the algorithm admits in one place.
@@ -75,7 +75,7 @@ pub struct Shared {
     pub waited: u64,
 }
 
-impl Shared {
+impl Sharing {
     pub(crate) const fn new(mode: Mode) -> Self {
         Self { mode, admitted_in_one_place: 0, denied_by_sharing: 0, over: 0, round_trips: 0, waited: 0 }
     }

@@ -30,7 +30,7 @@ mod replay;
 mod suggest;
 
 pub use algorithm::{AlgorithmSpec, SpecError};
-pub use fleet::{Fleet, Shared};
+pub use fleet::{Fleet, Sharing};
 pub use live::{Live, LiveCounts, LiveLimit};
 pub use progress::{Progress, Stage};
 pub use replay::{

@@ -144,7 +144,7 @@ impl fmt::Display for LiveCounts {
             write!(f, "; {} of further keys left out", grouped(self.left_out))?;
         }
         if self.unparsed > 0 {
-            write!(f, "; {} lines are no requests", grouped(self.unparsed))?;
+            write!(f, "; {} lines are not requests", grouped(self.unparsed))?;
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!((second.limits[0].denied, second.limits[0].denied_keys), (1, 1));
         assert_eq!(
             live.total().to_string(),
-            "6 requests of 2 keys; sliding-log 2/10s denies 1 (16.7%) of 1 keys; 1 lines are no requests"
+            "6 requests of 2 keys; sliding-log 2/10s denies 1 (16.7%) of 1 keys; 1 lines are not requests"
         );
     }
 

@@ -17,7 +17,7 @@ use crate::{
     hold::{Holds, Settles},
     layer::{Options, Settle, no_decision},
     limit::Kind,
-    question::{Asked, Question, Refused},
+    question::{Asked, LimitQuestion, Refused},
     signals,
     told::Told,
 };
@@ -41,7 +41,7 @@ impl<C: Timer + 'static> Verdict<C> {
 
     /// Records the state of a limit for the response headers.
     #[inline]
-    pub(crate) fn tell(&mut self, question: &Question<'_, C>, decision: Decision) {
+    pub(crate) fn tell(&mut self, question: &LimitQuestion<'_, C>, decision: Decision) {
         let chosen = match &question.limit {
             Cow::Borrowed(_) => None,
             Cow::Owned(limit) => Some(limit.clone()),
@@ -117,8 +117,8 @@ impl<C: Timer + 'static> Options<C> {
     fn decide_now(
         &self,
         verdict: &mut Verdict<C>,
-        questions: &[Question<'_, C>],
-        shadows: &[Question<'_, C>],
+        questions: &[LimitQuestion<'_, C>],
+        shadows: &[LimitQuestion<'_, C>],
         parts: &Parts,
         bill: Option<&Bill>,
     ) -> bool {
@@ -189,11 +189,11 @@ impl<C: Timer + 'static> Options<C> {
 
     async fn wait_in_line(
         &self,
-        question: &Question<'_, C>,
+        question: &LimitQuestion<'_, C>,
         bill: Option<&Bill>,
         bound: Duration,
     ) -> Verdict<C> {
-        let Question { key, cost, .. } = question;
+        let LimitQuestion { key, cost, .. } = question;
         let waited = match &question.limit.0 {
             Kind::Keyed(limiter) => limiter.wait_for(key, *cost, bound).await,
             Kind::Unkeyed(limiter) => limiter.wait_for(*cost, bound).await,
@@ -219,7 +219,7 @@ impl<C: Timer + 'static> Options<C> {
     /// Waits for several limits of this process.
     async fn wait_in_lines(
         &self,
-        questions: &[Question<'_, C>],
+        questions: &[LimitQuestion<'_, C>],
         bill: Option<&Bill>,
         bound: Duration,
     ) -> Verdict<C> {
@@ -256,7 +256,7 @@ impl<C: Timer + 'static> Options<C> {
     fn misconfigured(
         &self,
         verdict: &mut Verdict<C>,
-        questions: &[Question<'_, C>],
+        questions: &[LimitQuestion<'_, C>],
         error: &dyn std::fmt::Display,
     ) {
         self.log(
@@ -267,7 +267,7 @@ impl<C: Timer + 'static> Options<C> {
 
     async fn ask_again(
         &self,
-        questions: &[Question<'_, C>],
+        questions: &[LimitQuestion<'_, C>],
         bill: Option<&Bill>,
         bound: Duration,
     ) -> Verdict<C> {
@@ -289,7 +289,7 @@ impl<C: Timer + 'static> Options<C> {
         }
     }
 
-    async fn decide_all(&self, questions: &[Question<'_, C>], bill: Option<&Bill>) -> Verdict<C> {
+    async fn decide_all(&self, questions: &[LimitQuestion<'_, C>], bill: Option<&Bill>) -> Verdict<C> {
         let locals = questions.iter().take_while(|question| question.limit.is_local()).count();
         let (local, far) = questions.split_at(locals);
         let mut verdict = Verdict::new();
@@ -322,7 +322,7 @@ impl<C: Timer + 'static> Options<C> {
     fn decide_local(
         &self,
         verdict: &mut Verdict<C>,
-        questions: &[Question<'_, C>],
+        questions: &[LimitQuestion<'_, C>],
         bill: Option<&Bill>,
         may_return: bool,
     ) {
@@ -343,7 +343,7 @@ impl<C: Timer + 'static> Options<C> {
     fn decide_together(
         &self,
         verdict: &mut Verdict<C>,
-        questions: &[Question<'_, C>],
+        questions: &[LimitQuestion<'_, C>],
         bill: Option<&Bill>,
         may_return: bool,
     ) {
@@ -369,7 +369,7 @@ impl<C: Timer + 'static> Options<C> {
     pub(crate) fn take(
         &self,
         verdict: &mut Verdict<C>,
-        question: &Question<'_, C>,
+        question: &LimitQuestion<'_, C>,
         decision: Decision,
         bill: Option<&Bill>,
         may_return: bool,
@@ -390,8 +390,8 @@ impl<C: Timer + 'static> Options<C> {
 }
 
 /// The requests to limits of this process.
-fn requests<'q, C: Timer>(questions: &'q [Question<'_, C>]) -> SmallVec<[Request<'q, C>; 4]> {
-    let of = |Question { limit, key, cost, .. }: &'q Question<'_, C>| match &limit.0 {
+fn requests<'q, C: Timer>(questions: &'q [LimitQuestion<'_, C>]) -> SmallVec<[Request<'q, C>; 4]> {
+    let of = |LimitQuestion { limit, key, cost, .. }: &'q LimitQuestion<'_, C>| match &limit.0 {
         Kind::Keyed(limiter) => Some(Request::keyed(limiter, key, *cost)),
         Kind::Unkeyed(limiter) => Some(Request::unkeyed(limiter, *cost)),
         _ => None,
@@ -400,7 +400,7 @@ fn requests<'q, C: Timer>(questions: &'q [Question<'_, C>]) -> SmallVec<[Request
 }
 
 /// The room of a limit that was not charged.
-fn standing<C: Timer>(question: &Question<'_, C>) -> Option<Decision> {
+fn standing<C: Timer>(question: &LimitQuestion<'_, C>) -> Option<Decision> {
     match &question.limit.0 {
         Kind::Keyed(limiter) => Some(limiter.peek(&question.key, 0)),
         Kind::Unkeyed(limiter) => Some(limiter.peek(0)),

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 use tidegate_limiter::Timer;
 
 use crate::{
-    headers::{Line, ceil_secs, push_state},
+    headers::{FieldText, ceil_secs, push_state},
     layer::{Options, Source},
     told::{Told, value},
 };
@@ -38,14 +38,14 @@ impl<C: Timer + 'static> Options<C> {
         if told.is_empty() {
             return None;
         }
-        let mut states = Line::new();
+        let mut states = FieldText::new();
         for told in told {
             push_state(&mut states, self.rules[told.rule].name.as_str(), &told.decision);
         }
         let policy = match told {
             [told] => self.policy_text(told),
             several => {
-                let mut policies = Line::new();
+                let mut policies = FieldText::new();
                 for told in several {
                     policies.push_entry(self.policy_text(told).as_bytes());
                 }

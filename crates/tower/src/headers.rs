@@ -29,18 +29,18 @@ pub fn write_state(text: &mut String, name: &str, decision: &Decision) {
     write(text, |line| push_state(line, name, decision));
 }
 
-fn write(text: &mut String, push: impl FnOnce(&mut Line)) {
+fn write(text: &mut String, push: impl FnOnce(&mut FieldText)) {
     if !text.is_empty() {
         text.push_str(", ");
     }
-    let mut line = Line::new();
+    let mut line = FieldText::new();
     push(&mut line);
     // All of it was text.
     text.push_str(str::from_utf8(&line).unwrap_or_default());
 }
 
 /// A field's value while it is written. Up to [`SHORT`] bytes are kept without an allocation.
-pub(crate) struct Line {
+pub(crate) struct FieldText {
     short: [u8; SHORT],
     used: usize,
     /// The whole value, once it is longer.
@@ -50,7 +50,7 @@ pub(crate) struct Line {
 /// Two limits with names of usual length.
 const SHORT: usize = 96;
 
-impl Line {
+impl FieldText {
     pub(crate) const fn new() -> Self {
         Self { short: [0; SHORT], used: 0, long: Vec::new() }
     }
@@ -82,7 +82,7 @@ impl Line {
     }
 }
 
-impl Deref for Line {
+impl Deref for FieldText {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -90,7 +90,7 @@ impl Deref for Line {
     }
 }
 
-pub(crate) fn push_policy(line: &mut Line, name: &str, quota: u64, per: Per) {
+pub(crate) fn push_policy(line: &mut FieldText, name: &str, quota: u64, per: Per) {
     begin(line, name);
     line.extend_from_slice(b";q=");
     push_number(line, quota);
@@ -104,7 +104,7 @@ pub(crate) fn push_policy(line: &mut Line, name: &str, quota: u64, per: Per) {
     }
 }
 
-pub(crate) fn push_state(line: &mut Line, name: &str, decision: &Decision) {
+pub(crate) fn push_state(line: &mut FieldText, name: &str, decision: &Decision) {
     begin(line, name);
     line.extend_from_slice(b";r=");
     push_number(line, decision.remaining());
@@ -114,13 +114,13 @@ pub(crate) fn push_state(line: &mut Line, name: &str, decision: &Decision) {
     }
 }
 
-fn begin(line: &mut Line, name: &str) {
+fn begin(line: &mut FieldText, name: &str) {
     line.push_entry(b"\"");
     line.extend_from_slice(name.as_bytes());
     line.extend_from_slice(b"\"");
 }
 
-fn push_number(line: &mut Line, number: u64) {
+fn push_number(line: &mut FieldText, number: u64) {
     line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_long_value_is_whole() {
         let name = "n".repeat(40);
-        let mut line = Line::new();
+        let mut line = FieldText::new();
         let mut expected = Vec::new();
         for remaining in 0..5 {
             push_state(&mut line, &name, &Decision::allow(5, remaining, 1, 0));

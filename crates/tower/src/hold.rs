@@ -14,7 +14,7 @@ use crate::{
     body::AtEnd,
     layer::{Settle, ToldCost},
     limit::{Kind, Limit},
-    question::Question,
+    question::LimitQuestion,
 };
 
 /// The units that a request has taken from one limit. Dropping it gives them back, unless they were [kept](Self::keep).
@@ -28,7 +28,7 @@ pub(crate) struct Hold<C: Timer + 'static> {
 }
 
 impl<C: Timer + 'static> Hold<C> {
-    fn new(question: &Question<'_, C>) -> Self {
+    fn new(question: &LimitQuestion<'_, C>) -> Self {
         Self {
             limit: question.limit.clone().into_owned(),
             key: question.key[..].into(),
@@ -135,9 +135,9 @@ impl Settles {
 /// afterwards, those that are still due.
 ///
 /// It is boxed: most requests hold nothing once their service is called, and those that do hold it until their body ends.
-pub(crate) struct Holds<C: Timer + 'static>(Option<Box<Held<C>>>);
+pub(crate) struct Holds<C: Timer + 'static>(Option<Box<HeldUnits<C>>>);
 
-struct Held<C: Timer + 'static> {
+struct HeldUnits<C: Timer + 'static> {
     all: SmallVec<[(Hold<C>, Settles); 1]>,
     has_run: bool,
     /// The number of bytes of the response's body, once there is a response.
@@ -155,14 +155,14 @@ impl<C: Timer + 'static> Holds<C> {
 
     /// Adds what a request has taken from one limit.
     #[cold]
-    pub(crate) fn add(&mut self, question: &Question<'_, C>, settles: Settles) {
+    pub(crate) fn add(&mut self, question: &LimitQuestion<'_, C>, settles: Settles) {
         if question.cost > 0 || !matches!(settles, Settles::Before | Settles::Back) {
             self.push(Hold::new(question), settles);
         }
     }
 
     pub(crate) fn push(&mut self, hold: Hold<C>, settles: Settles) {
-        let held = || Box::new(Held { all: SmallVec::new(), has_run: false, bytes: None });
+        let held = || Box::new(HeldUnits { all: SmallVec::new(), has_run: false, bytes: None });
         self.0.get_or_insert_with(held).all.push((hold, settles));
     }
 
@@ -208,19 +208,19 @@ impl<C: Timer + 'static> Holds<C> {
     }
 }
 
-impl<C: Timer + 'static> Held<C> {
+impl<C: Timer + 'static> HeldUnits<C> {
     fn keep_if(&mut self, mut keep: impl FnMut(&mut Hold<C>, &Settles) -> bool) {
         self.all.retain(|(hold, settles)| keep(hold, settles));
     }
 }
 
-impl<C: Timer + 'static> AtEnd for Held<C> {
+impl<C: Timer + 'static> AtEnd for HeldUnits<C> {
     fn data(&mut self, bytes: usize) {
         self.bytes = Some(self.bytes.unwrap_or_default().saturating_add(bytes as u64));
     }
 }
 
-impl<C: Timer + 'static> Drop for Held<C> {
+impl<C: Timer + 'static> Drop for HeldUnits<C> {
     fn drop(&mut self) {
         for (mut hold, settles) in self.all.drain(..) {
             match (settles, self.bytes) {

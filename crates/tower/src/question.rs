@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A request's key and cost for one limit.
-pub(crate) struct Question<'r, C> {
+pub(crate) struct LimitQuestion<'r, C> {
     pub(crate) rule: usize,
     pub(crate) limit: Cow<'r, Limit<C>>,
     pub(crate) key: Cow<'r, [u8]>,
@@ -32,8 +32,8 @@ pub(crate) struct Refused {
 /// All questions that a request puts to a layer.
 pub(crate) struct Asked<'r, C> {
     /// Local limits come first, and limits that cannot refund come last.
-    pub(crate) questions: SmallVec<[Question<'r, C>; 2]>,
-    pub(crate) shadows: SmallVec<[Question<'r, C>; 2]>,
+    pub(crate) questions: SmallVec<[LimitQuestion<'r, C>; 2]>,
+    pub(crate) shadows: SmallVec<[LimitQuestion<'r, C>; 2]>,
 }
 
 impl<C: Timer + 'static> Options<C> {
@@ -44,7 +44,7 @@ impl<C: Timer + 'static> Options<C> {
         at: usize,
         rule: &'r Rule<C>,
         parts: &'r Parts,
-    ) -> Result<Option<Question<'r, C>>, Box<Refused>> {
+    ) -> Result<Option<LimitQuestion<'r, C>>, Box<Refused>> {
         let limit = match &rule.source {
             Source::Fixed(limit) => Cow::Borrowed(limit),
             Source::ByRequest(choose) => match choose(parts) {
@@ -63,7 +63,7 @@ impl<C: Timer + 'static> Options<C> {
             return Ok(None);
         }
         let cost = rule.cost.as_ref().map_or(1, |cost| cost(parts));
-        Ok(Some(Question { rule: at, limit, key, cost }))
+        Ok(Some(LimitQuestion { rule: at, limit, key, cost }))
     }
 
     /// The key that a request without a key counts for, or `None` if it is not counted.

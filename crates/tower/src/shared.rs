@@ -11,22 +11,22 @@ use crate::{
     in_flight::is_in_flight,
     layer::{Options, no_decision},
     limit::Kind,
-    question::Question,
+    question::LimitQuestion,
 };
 
 impl<C: Timer + 'static> Options<C> {
     /// Decides over shared limits: the limits of one store in one step, and the stores one after another.
     pub(crate) async fn decide_shared(
         &self,
-        questions: &[Question<'_, C>],
+        questions: &[LimitQuestion<'_, C>],
         bill: Option<&Bill>,
     ) -> Verdict<C> {
-        let shared = |question: &Question<'_, C>| match &question.limit.0 {
+        let shared = |question: &LimitQuestion<'_, C>| match &question.limit.0 {
             Kind::Shared(limit) => Some(limit.clone()),
             _ => None,
         };
         let mut verdict = Verdict::new();
-        let mut left: Vec<(SharedLimit, &Question<'_, C>)> =
+        let mut left: Vec<(SharedLimit, &LimitQuestion<'_, C>)> =
             questions.iter().filter_map(|question| Some((shared(question)?, question))).collect();
         while let Some((first, _)) = left.first() {
             let store = first.store().clone();
@@ -48,7 +48,7 @@ impl<C: Timer + 'static> Options<C> {
     async fn decide_one(
         &self,
         limit: &SharedLimit,
-        question: &Question<'_, C>,
+        question: &LimitQuestion<'_, C>,
         bill: Option<&Bill>,
     ) -> Verdict<C> {
         let mut verdict = Verdict::new();
@@ -78,10 +78,10 @@ impl<C: Timer + 'static> Options<C> {
     async fn decide_in_store(
         &self,
         store: &Store,
-        together: &[(SharedLimit, &Question<'_, C>)],
+        together: &[(SharedLimit, &LimitQuestion<'_, C>)],
         bill: Option<&Bill>,
     ) -> Verdict<C> {
-        let part = |(limit, question): &'_ (SharedLimit, &'_ Question<'_, C>)| {
+        let part = |(limit, question): &'_ (SharedLimit, &'_ LimitQuestion<'_, C>)| {
             (limit.clone(), question.key.clone().into_owned(), question.cost)
         };
         let owned: Vec<_> = together.iter().map(part).collect();
@@ -110,7 +110,7 @@ impl<C: Timer + 'static> Options<C> {
     fn take_shared(
         &self,
         verdict: &mut Verdict<C>,
-        question: &Question<'_, C>,
+        question: &LimitQuestion<'_, C>,
         answer: &SharedDecision,
         bill: Option<&Bill>,
     ) {

@@ -7,7 +7,7 @@ use crate::Refusal;
 /// A request was refused.
 #[cfg_attr(
     not(any(feature = "events", feature = "metrics")),
-    allow(unused_variables, reason = "nobody listens")
+    allow(unused_variables, reason = "used with a feature only")
 )]
 #[inline]
 pub(crate) fn refused(refusal: &Refusal<'_>) {
@@ -24,7 +24,7 @@ pub(crate) fn refused(refusal: &Refusal<'_>) {
 }
 
 /// A request was admitted that a limit in a dry run would have refused.
-#[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "nobody listens"))]
+#[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "used with a feature only"))]
 #[inline]
 pub(crate) fn refused_in_a_dry_run(refusal: &Refusal<'_>) {
     #[cfg(feature = "metrics")]
@@ -61,9 +61,9 @@ mod tests {
     /// Writes down events of this crate's target.
     struct Events(Lines);
 
-    struct Line(String);
+    struct EventText(String);
 
-    impl tracing::field::Visit for Line {
+    impl tracing::field::Visit for EventText {
         fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
             let _ = write!(self.0, "{field}={value:?} ");
         }
@@ -79,7 +79,7 @@ mod tests {
         fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
         fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
         fn event(&self, event: &Event<'_>) {
-            let mut line = Line(String::new());
+            let mut line = EventText(String::new());
             event.record(&mut line);
             self.0.lock().unwrap().push(line.0);
         }

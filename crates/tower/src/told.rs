@@ -8,7 +8,7 @@ use tidegate_core::{Decision, Policy};
 use tidegate_limiter::Timer;
 
 use crate::{
-    headers::{Line, Per, push_policy, quota},
+    headers::{FieldText, Per, push_policy, quota},
     limit::Limit,
 };
 
@@ -64,7 +64,7 @@ pub(crate) struct PolicyText {
 impl PolicyText {
     fn new(name: &str, version: Option<u64>, policy: Policy) -> Self {
         let (quota, per) = quota(&policy);
-        let mut text = Line::new();
+        let mut text = FieldText::new();
         push_policy(&mut text, name, quota, per);
         Self { version, policy, quota, text: value(&text) }
     }
@@ -112,7 +112,7 @@ impl LastText {
             }
         }
         // The window of an override is not known here.
-        let mut text = Line::new();
+        let mut text = FieldText::new();
         push_policy(&mut text, name, quota, Per::Time);
         value(&text)
     }

@@ -1,4 +1,4 @@
-//! A server that answers every HTTP request with the same few bytes, on hyper alone: what `POST /v1/acquire` is measured beside.
+//! A server that answers every HTTP request with the same few bytes, on hyper alone: the reference for `POST /v1/acquire`.
 //!
 //! `constant-http ADDRESS [--fields]`; used by `bench/http.sh`. With `--fields` the answer also has two fields as long as `RateLimit` and
 //! `RateLimit-Policy`, so that the client has as much to read.

@@ -1,5 +1,5 @@
-//! The server of `echo.rs` with a Tokio task for each connection, on one thread: what the usual way of writing a server costs beside
-//! a reactor of one's own, before anything is parsed or decided.
+//! The server of `echo.rs` with a Tokio task for each connection, on one thread: the cost of the usual way of writing a server, to
+//! compare with a reactor, before anything is parsed or decided.
 //!
 //! `echo-tokio ADDRESS`; used by `bench/resp.sh`.
 

@@ -1,6 +1,6 @@
-//! A server that does as little as a server can: it receives, counts the commands by their first byte, and sends as many
-//! fixed answers. What a request costs it is the price of two system calls and of the kernel's work for them: no server
-//! over TCP with a request in flight for each connection gets below that.
+//! A server that does as little as a server can: it receives, counts the commands by their first byte, and sends a fixed answer for
+//! each. A request costs it two system calls and the kernel's work for them: no server over TCP with a request in flight for each
+//! connection gets below that.
 //!
 //! `echo ADDRESS`; used by `bench/resp.sh`.
 

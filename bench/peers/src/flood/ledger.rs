@@ -14,7 +14,7 @@ const MODEST: usize = 250;
 /// before it.
 const RETURNS: u64 = 8;
 
-/// Slower than this is not told apart, in nanoseconds.
+/// The slowest decision that is distinguished, in nanoseconds.
 const SLOWEST: u64 = 10_000_000_000;
 
 pub struct Ledger {
@@ -92,7 +92,7 @@ impl Ledger {
         }
     }
 
-    /// How many of them got more than their quota and what came back of it meanwhile.
+    /// How many of them got more than their quota and its refill in that time.
     pub fn resets(&self, elapsed: Duration) -> u64 {
         let most = u64::from(self.quota.limit) + self.quota.refilled(elapsed);
         self.admitted[..Self::LIMITED].iter().filter(|&&admitted| admitted > most).count() as u64
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// Admits so many of each key, and forgets everything when told.
+    /// Admits a number of requests of each key, and forgets everything when `forget` is set.
     #[derive(Default)]
     struct Forgetful {
         seen: Mutex<HashMap<String, u32>>,

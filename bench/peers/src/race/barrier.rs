@@ -13,7 +13,7 @@ pub struct Barrier {
     generation: AtomicUsize,
 }
 
-/// After so many looks, somebody else may need the processor to arrive.
+/// The number of looks after which another thread may need the processor to arrive.
 const PATIENCE: u32 = 10_000;
 
 impl Barrier {

@@ -9,11 +9,11 @@ use std::{
 use super::{Pass, Rules, barrier::Barrier};
 use crate::system;
 
-/// How long a stretch should take: long beside the start, short, so that few are preempted.
+/// The length of a stretch: long compared with its start, short, so that few are preempted.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(3);
 
-/// How many stretches should count. On a busy machine a turn goes on for them, up to so many times its length.
+/// The number of stretches that should count. On a busy machine a turn goes on for them, up to `PATIENCE` times its length.
 const ENOUGH: usize = 10;
 const PATIENCE: u32 = 5;
 
@@ -30,7 +30,7 @@ impl Default for Start {
     }
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     pub ns_per_op: f64,
@@ -49,12 +49,12 @@ struct Part {
     preempted: bool,
 }
 
-/// What the threads do next.
+/// The next step of the threads.
 const WARM_UP: usize = 0;
 const MEASURE: usize = 1;
 const STOP: usize = 2;
 
-/// What the threads of a turn share. The first of them decides.
+/// The state that the threads of a turn share. The first of them decides.
 struct Shared<'a> {
     rules: &'a Rules,
     barrier: Barrier,
@@ -97,7 +97,7 @@ impl Shared<'_> {
             if number == 0 {
                 self.decide(begun.elapsed(), last);
             }
-            // Two lines: nobody reads the phase before it is decided, and nobody decides before all have read it.
+            // Two lines: no thread reads the phase before it is decided, and it is not decided before all have read the last one.
             self.barrier.wait();
             let phase = self.phase.load(Ordering::Relaxed);
             let decisions = self.stretch.load(Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl Shared<'_> {
     }
 }
 
-/// Of the stretches in which nobody was preempted; of all, where there are none.
+/// Of the stretches without preemption; of all, if every stretch had one.
 fn sum_up(threads: &[Vec<Part>]) -> Turn {
     let stretches = threads.first().map_or(0, Vec::len);
     let preempted: Vec<bool> =

@@ -16,19 +16,19 @@ use self::rate_net::{RateNet, TscClock};
 
 use crate::{quota::Quota, work::Algorithm};
 
-/// A keyed limiter. Whoever asks often keeps a hand, for what the limiter wants of a key.
+/// A keyed limiter. A thread that asks often keeps a `Hand`, a buffer for the limiter's form of keys.
 pub trait Store: Send + Sync + 'static {
-    /// A caller's buffer, where the limiter wants keys in a form of its own.
+    /// A caller's buffer, if the limiter needs keys in another form.
     type Hand: Default;
 
     /// Asks for one; whether it was admitted.
     fn admit(&self, hand: &mut Self::Hand, key: &str) -> bool;
 
-    /// Keys held now, where the limiter says.
+    /// The number of keys held now, if the limiter reports it.
     fn held(&self) -> Option<u64>;
 }
 
-/// What to make of a store, whichever it is.
+/// A use of a store of any type.
 pub trait Visit {
     type Out;
 
@@ -59,7 +59,7 @@ pub const fn contestants(algorithm: Algorithm) -> &'static [(&'static str, &'sta
     }
 }
 
-/// Makes a store for up to `bound` keys, where it has a bound. `None` where it has no such algorithm.
+/// Makes a store for up to `bound` keys, if it has a bound. `None` if it does not have the algorithm.
 pub fn open<V: Visit>(
     who: &str,
     algorithm: Algorithm,

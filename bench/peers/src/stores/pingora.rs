@@ -5,8 +5,8 @@ use crate::quota::Quota;
 
 pub const NAME: &str = "pingora-limits";
 
-/// Counts in a sketch of a fixed size, and starts anew in each interval: an estimate that errs upwards, of a fixed
-/// window. Not the same promise as anybody else's here.
+/// Counts in a sketch of a fixed size, and starts again in each interval: an estimate that errs upwards, of a fixed window. The
+/// other stores here promise more.
 pub struct Pingora {
     rate: Rate,
     limit: isize,

@@ -10,7 +10,7 @@ use crate::quota::Quota;
 
 pub const NAME: &str = "throttlecrab";
 
-/// Its store is for one thread, so a mutex goes around it. It is told how many keys come, and to clean up rarely.
+/// Its store is for one thread, so a mutex protects it. It gets the number of keys in advance, and cleans up rarely.
 pub struct Throttlecrab {
     limiter: Mutex<RateLimiter<PeriodicStore>>,
     quota: Quota,

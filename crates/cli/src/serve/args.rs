@@ -119,11 +119,11 @@ pub struct Args {
     /// Health checks need no certificate.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     pub(super) tls_client_ca: Option<PathBuf>,
-    /// The access file, in YAML: what each client may do; reloaded when it changes
+    /// The access file, in YAML, with the roles of each client; reloaded when it changes
     ///
     /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
     /// certificates, and their roles: decide (ask limits), observe (metrics, rules), operate (block, refund, reset, reload),
-    /// report (what resources of programs do).
+    /// report (send statistics of programs).
     /// `limits` lists the prefixes of a client's limits. Example:
     ///
     ///   access: [{name: shop, roles: [decide], limits: [shop.], tokens: ["sha256:..."]}]
@@ -134,8 +134,7 @@ pub struct Args {
     pub(super) access: Option<PathBuf>,
     /// Listen on addresses that other machines can reach without TLS or without credentials
     ///
-    /// Clients without credentials may then ask for decisions and read metrics, rules and the heavy keys. They cannot change
-    /// anything.
+    /// Clients without credentials can then request decisions, and nothing else.
     #[arg(long, env = "TIDEGATE_INSECURE")]
     insecure: bool,
     /// The rules file, in YAML; reloaded when it changes [default: built-in example rules]
@@ -174,16 +173,17 @@ pub struct Args {
     /// 138 KiB; limits without room have no history.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_HISTORY_MEMORY", default_value = "64MiB", value_parser = bytes_or_off)]
     history_memory: u64,
-    /// Trace what this share of all keys asks, as in 10%; `off` traces nothing
+    /// Trace the requests of this share of all keys, as in 10%; `off` traces nothing
     ///
-    /// Keys are chosen by a hash, and of these every request is kept: time, hash, cost, limit and verdict. A reader of the trace also
-    /// gets the names of heavy keys, as from GET /v1/top, unless it asks for names=false. The trace shows what other rules would have denied (`tidegate simulate --from`, POST /v1/what-if) and can be written to a file
-    /// (`tidegate record`, GET /v1/trace). Global limits are traced with 100% alone.
+    /// A hash chooses the keys, and each of their requests is kept: time, hash, cost, limit and verdict. A reader of the trace also
+    /// gets the names of heavy keys, as from GET /v1/top, unless it asks for names=false. The trace serves to try other rules
+    /// (`tidegate simulate --from`, POST /v1/what-if) and can be written to a file (`tidegate record`, GET /v1/trace). Global limits
+    /// are traced with 100% alone.
     #[arg(long, value_name = "PERCENT", env = "TIDEGATE_TRACE_KEYS", default_value = "off", value_parser = share_or_off)]
     trace_keys: TraceKeys,
     /// Memory for the trace, as in 64MiB: 24 bytes for each request, the oldest are forgotten first
     ///
-    /// Reading the trace takes as much memory again.
+    /// Reading the trace temporarily doubles its memory.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_TRACE_MEMORY", default_value = "64MiB", value_parser = trace_bytes)]
     trace_memory: u64,
     /// Share the limits with other servers over Redis or Valkey: the store's address
@@ -193,8 +193,8 @@ pub struct Args {
     /// (the sentinels' own user and password: ?sentinel_username=...&sentinel_password=...). With TLS, ?ca=FILE names a private
     /// certificate authority, and ?cert=FILE&key=FILE a client certificate.
     /// Every limit of the rules, and CL.THROTTLE, is then decided in the store; deny lists and blocks stay with each server.
-    /// The rules set what a limit does while the store does not reply: see `tidegate check --help`. The text at the end of
-    /// this help describes what the store must keep, and which permissions its user needs.
+    /// The rules set each limit's decision while the store does not reply: see `tidegate check --help`. The end of this help
+    /// lists the requirements of the store and the permissions of its user.
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true)]
     store: Option<String>,
     /// The store's password (better as a variable: other users can see a command line)
@@ -215,7 +215,7 @@ pub struct Args {
     /// counted none, unless --state has kept the number.
     #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
-    /// Name of this server, for those who look at the servers that share the store [default: the host's and the process's number]
+    /// Name of this server in the list of servers that share the store [default: HOST-PID]
     #[arg(long, value_name = "NAME", env = "TIDEGATE_NAME", requires = "store")]
     name: Option<String>,
     /// Prefix of the keys in the store; servers with the same prefix share their limits
@@ -266,10 +266,10 @@ pub struct Args {
     /// Origins whose web pages may send HTTP requests, as in https://ops.example.com (separate several with commas)
     #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin)]
     http_origin: Vec<String>,
-    /// Names by which the control plane is asked without credentials, as in limits.internal (separate several with commas)
+    /// Host names of the control plane that need no credentials, as in limits.internal (separate several with commas)
     ///
-    /// IP addresses and localhost need no name here. Any other name could be that of a web page which makes its own name lead to this
-    /// server (DNS rebinding), so it is refused unless the server asks for credentials (--access, --tls-client-ca).
+    /// Without credentials, the control plane answers only to IP addresses, localhost and these names, so that no web page can reach it
+    /// by DNS rebinding. With --access or --tls-client-ca, every name is accepted.
     #[arg(long, value_name = "NAME", env = "TIDEGATE_ADMIN_HOST", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
     /// Close an HTTP connection when its client reads nothing of a response for this long

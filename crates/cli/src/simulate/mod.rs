@@ -211,7 +211,7 @@ fn warn_of_keys(trace: &Trace, by: &By) -> Option<String> {
     })
 }
 
-/// If times are no finer than a window, all algorithms get all requests of a window at once.
+/// If times are not finer than a window, all algorithms get all requests of a window at once.
 fn warn_of_grain(trace: &Trace, window: Duration, spread: bool) -> Option<String> {
     let grain = Duration::from_nanos(trace.resolution());
     if spread || grain < window || trace.requests() < 2 || trace.span().0 == trace.span().1 {
@@ -366,7 +366,7 @@ fn warn_of_unparsed(unparsed: &Unparsed, lines: u64, parts: &str) {
     if unparsed.count == 0 {
         return;
     }
-    note(&format!("{} of {lines} {parts} are no requests and are left out:", unparsed.count));
+    note(&format!("{} of {lines} {parts} are not requests and are left out:", unparsed.count));
     for line in &unparsed.first {
         note(&format!("  {}", printable(&line.to_string(), 200)));
     }

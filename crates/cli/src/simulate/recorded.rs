@@ -144,7 +144,9 @@ pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<R
         report.warnings.push(format!("{refunds} refunds are left out"));
     }
     if costs > 0 {
-        report.warnings.push(format!("{costs} requests with a cost above 1 count as so many at once"));
+        report
+            .warnings
+            .push(format!("{costs} requests with a cost above 1 count as that number of requests at once"));
     }
     report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
     report.source = format!("{source} (trace)");

@@ -228,7 +228,7 @@ impl App {
             Screen::Limit { limit } => match self.keys().get(self.selected) {
                 Some(key) if !key.not_utf8 => (limit.clone(), key.key.clone()),
                 _ => {
-                    "there is no key to block here".clone_into(&mut self.message);
+                    "no key to block here".clone_into(&mut self.message);
                     return;
                 }
             },

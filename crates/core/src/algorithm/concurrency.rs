@@ -3,11 +3,11 @@
 use core::time::Duration;
 
 use super::{Algorithm, SlidingLog, never_fits};
-use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
+use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{Debt, Decision, Lasts, Nanos, Parameters, PolicyError, Quota, Share};
 
 /// The registry entry.
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "concurrency",
     aliases: &[],
     options: &[Known::new("hold", Wants::Span)],

@@ -1,11 +1,11 @@
 //! Fixed window: a count that restarts with each window.
 
 use super::{Algorithm, never_fits};
-use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
+use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, Quota};
 
 /// The registry entry.
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "fixed-window",
     aliases: &[],
     options: &[Known::new("first_hit", Wants::Flag)],

@@ -19,10 +19,10 @@ pub(crate) use token_bucket::PlainBucket;
 pub use token_bucket::TokenBucket;
 
 /// The algorithm that is used if none is named.
-pub(crate) const DEFAULT: &crate::spec::Entry = &sliding_window::ENTRY;
+pub(crate) const DEFAULT: &crate::spec::AlgorithmEntry = &sliding_window::ENTRY;
 
 /// Every algorithm, in the order in which they are listed.
-pub(crate) const ENTRIES: &[&crate::spec::Entry] = &[
+pub(crate) const ENTRIES: &[&crate::spec::AlgorithmEntry] = &[
     &fixed_window::ENTRY,
     &sliding_log::ENTRY,
     &sliding_window::ENTRY,

@@ -1,11 +1,11 @@
 //! Sliding counter: two counts. The previous window's count is weighted by how much of it the sliding window still covers.
 
 use super::{Algorithm, never_fits};
-use crate::spec::{AlgorithmSpec, Amount, Entry};
+use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount};
 use crate::{Debt, Decision, Nanos, Parameters, Quota};
 
 /// The registry entry.
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "sliding-counter",
     aliases: &[],
     options: &[],

@@ -11,7 +11,7 @@
 //! time of the oldest kept entry, which is not before its real time. The count is 0 unless the ring is full.
 
 use super::{Algorithm, never_fits};
-use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
+use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The maximum length of a log: a million entries, 8 MB.
@@ -21,7 +21,7 @@ const MANY: u32 = 0xFF_FFFF;
 const LOW_20: u64 = 0xF_FFFF;
 
 /// The registry entry.
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "sliding-log",
     aliases: &[],
     options: &[Known::new("closed", Wants::Flag)],

@@ -14,7 +14,7 @@
 //! the end of one slot and again right after that slot was dropped.
 
 use super::{Algorithm, never_fits};
-use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
+use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
 
 /// The maximum number of slots in a window.
@@ -23,7 +23,7 @@ const MAX_SLOTS: u32 = 3_600;
 const DEFAULT_SLOTS: u32 = 10;
 
 /// The registry entry.
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "sliding-window",
     aliases: &[],
     options: &[

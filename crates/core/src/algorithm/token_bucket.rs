@@ -7,11 +7,11 @@ use super::{
     gcra::{Gcra, MAX_OWED, SHUT},
     never_fits,
 };
-use crate::spec::{AlgorithmSpec, Amount, Entry, Known, Value, Wants};
+use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota, Share};
 
 /// The registry entry.
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "token-bucket",
     aliases: &["gcra"],
     options: &[Known::new("burst", Wants::Count { least: 0 })],

@@ -81,11 +81,11 @@ impl Timer for SystemClock {
 /// ```
 #[derive(Clone, Default)]
 pub struct ManualTimer {
-    shared: Arc<Shared>,
+    shared: Arc<ManualState>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ManualState {
     clock: ManualClock,
     sleepers: Mutex<Sleepers>,
 }
@@ -101,7 +101,7 @@ impl ManualTimer {
     /// A timer that starts at `start`.
     #[must_use]
     pub fn new(start: Nanos) -> Self {
-        let shared = Shared { clock: ManualClock::new(start), sleepers: Mutex::default() };
+        let shared = ManualState { clock: ManualClock::new(start), sleepers: Mutex::default() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -119,7 +119,7 @@ impl ManualTimer {
     }
 }
 
-impl Shared {
+impl ManualState {
     fn sleepers(&self) -> MutexGuard<'_, Sleepers> {
         // Nothing panics with the lock held.
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)

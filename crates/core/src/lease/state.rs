@@ -17,7 +17,7 @@ const FEW: u32 = 16;
 
 /// An allotment, and when the authority's state counted it, on the authority's clock.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct HeldAllotment {
     open: Open,
     taken: Nanos,
 }
@@ -36,9 +36,9 @@ enum Next {
 #[derive(Debug, Default)]
 pub(crate) struct LeaseState {
     /// The values with which the allotment was opened.
-    current: Held,
+    current: HeldAllotment,
     /// An allotment that was fetched ahead, to be opened when the current one is used up.
-    spare: Option<Held>,
+    spare: Option<HeldAllotment>,
     /// Units left in the allotment when it was last looked at.
     seen: u32,
     demand: Demand,
@@ -80,7 +80,7 @@ impl LeaseState {
     }
 
     /// Opens another allotment; the rest of the current one will be returned.
-    fn open(&mut self, allotment: &Allotment, terms: &Terms, next: Held, now: Nanos) {
+    fn open(&mut self, allotment: &Allotment, terms: &Terms, next: HeldAllotment, now: Nanos) {
         let taken = self.current.taken;
         let mut left = 0;
         allotment.replace(|units| {
@@ -123,7 +123,7 @@ impl LeaseState {
 
     fn end(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) {
         let open = Open { refused: self.current.open.refused, ..Open::default() };
-        self.open(allotment, terms, Held { open, taken: Nanos::ZERO }, now);
+        self.open(allotment, terms, HeldAllotment { open, taken: Nanos::ZERO }, now);
     }
 
     fn give_back(&mut self, units: u32, taken: Nanos) {
@@ -328,7 +328,7 @@ impl LeaseState {
         self.take_in(allotment, terms, held, now);
     }
 
-    fn held(&self, terms: &Terms, units: u32, request: &Request, grant: &Grant) -> Held {
+    fn held(&self, terms: &Terms, units: u32, request: &Request, grant: &Grant) -> HeldAllotment {
         // The use of two round trips, but at least a quarter and at most half.
         let trips = u64::from(units).saturating_mul(self.round_trip.get().saturating_mul(2))
             / self.target(terms).get().max(1);
@@ -347,10 +347,10 @@ impl LeaseState {
             reset_at: request.sent.saturating_add(Nanos::new(grant.decision.reset_after_nanos())),
             refused: self.current.open.refused,
         };
-        Held { open, taken: grant.now }
+        HeldAllotment { open, taken: grant.now }
     }
 
-    fn take_in(&mut self, allotment: &Allotment, terms: &Terms, held: Held, now: Nanos) {
+    fn take_in(&mut self, allotment: &Allotment, terms: &Terms, held: HeldAllotment, now: Nanos) {
         if terms.mode() == Mode::Reported {
             // The newer view of what is free replaces the older one.
             return self.open(allotment, terms, held, now);

@@ -1,6 +1,6 @@
 //! An algorithm named together with its options, as configuration files write it.
 //!
-//! Each algorithm's own file holds its [`Entry`]: its name, aliases and options, how to build it, and how to write it. The
+//! Each algorithm's own file holds its [`AlgorithmEntry`]: its name, aliases and options, how to build it, and how to write it. The
 //! `registry` finds entries by name.
 
 mod registry;
@@ -18,7 +18,7 @@ const COUNT_DENIED: &str = "count_denied";
 const MOST_OPTIONS: usize = 2;
 
 /// An algorithm's entry in the registry.
-pub(crate) struct Entry {
+pub(crate) struct AlgorithmEntry {
     pub name: &'static str,
     pub aliases: &'static [&'static str],
     pub options: &'static [Known],
@@ -127,14 +127,14 @@ impl fmt::Display for Value {
 /// ```
 #[derive(Clone, Copy)]
 pub struct AlgorithmSpec {
-    entry: &'static Entry,
+    entry: &'static AlgorithmEntry,
     /// In the order of the entry's options.
     values: [Option<Value>; MOST_OPTIONS],
     count_denied: bool,
 }
 
 impl AlgorithmSpec {
-    pub(crate) const fn of(entry: &'static Entry) -> Self {
+    pub(crate) const fn of(entry: &'static AlgorithmEntry) -> Self {
         Self { entry, values: [None; MOST_OPTIONS], count_denied: false }
     }
 

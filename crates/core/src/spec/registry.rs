@@ -4,7 +4,7 @@
 use alloc::{string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
-use super::{AlgorithmSpec, Amount, COUNT_DENIED, Entry, Value, Wants, same};
+use super::{AlgorithmEntry, AlgorithmSpec, Amount, COUNT_DENIED, Value, Wants, same};
 use crate::{
     ParseQuotaError, Policy, PolicyError, Quota,
     algorithm::{DEFAULT, ENTRIES},
@@ -23,7 +23,7 @@ impl AlgorithmSpec {
     /// # Errors
     /// [`ParsePolicyError::Algorithm`] if there is none.
     pub fn named(name: &str) -> Result<Self, ParsePolicyError> {
-        let is_it = |entry: &&&Entry| entry.name == name || entry.aliases.contains(&name);
+        let is_it = |entry: &&&AlgorithmEntry| entry.name == name || entry.aliases.contains(&name);
         let entry = ENTRIES.iter().find(is_it).ok_or_else(|| ParsePolicyError::Algorithm(name.into()))?;
         Ok(Self::of(entry))
     }

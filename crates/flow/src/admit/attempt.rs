@@ -17,15 +17,15 @@ use crate::{
     borrowed::Usage,
     compiled::Compiled,
     entry::Entry,
+    gate_state::GateState,
     node::Node,
     pass::{Extra, Pass, Scope},
     rules::{
         FlowRule, Origins, Relation,
         breaker::Verdict,
         flow::{Flow, Taken},
-        hot_param::{Held, HotParam},
+        hot_param::{HeldShare, HotParam},
     },
-    shared::Shared,
 };
 
 /// Returns the node that a flow rule measures for an entry; `None` if the rule does not apply to the entry.
@@ -54,7 +54,7 @@ pub(super) struct Attempt<'e> {
     now: Nanos,
     rules: Option<&'e Arc<Compiled>>,
     extra: Extra,
-    params: Vec<(Arc<HotParam>, Held)>,
+    params: Vec<(Arc<HotParam>, HeldShare)>,
     taken: Vec<(&'e Flow, Taken)>,
     /// When the call may proceed: `now` unless a throttle has reserved a later place.
     start: Nanos,
@@ -101,7 +101,7 @@ impl<'e> Attempt<'e> {
         }
     }
 
-    fn shared(&self) -> &'e Shared {
+    fn shared(&self) -> &'e GateState {
         &self.entry.resource.state.shared
     }
 

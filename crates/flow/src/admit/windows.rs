@@ -9,13 +9,18 @@ use crate::{
     blocked::BlockKind,
     borrowed::Usage,
     compiled::Compiled,
+    gate_state::GateState,
     node::Node,
     rules::{Origins, Relation, system::System},
-    shared::Shared,
 };
 
 /// Checks whether the system rules would admit the units.
-pub(super) fn system_lets(system: &[System], shared: &Shared, units: u32, now: Nanos) -> Result<(), Refusal> {
+pub(super) fn system_lets(
+    system: &[System],
+    shared: &GateState,
+    units: u32,
+    now: Nanos,
+) -> Result<(), Refusal> {
     let inbound = &shared.inbound;
     inbound.look(now, false, |usage| system_fits(system, usage, units, now))?;
     for system in system {
@@ -50,7 +55,7 @@ pub(super) fn own_fits(
     usage: Usage<'_>,
     now: Nanos,
     n: u32,
-    shared: &Shared,
+    shared: &GateState,
 ) -> Result<(), Refusal> {
     for flow in &rules.flow {
         if flow.rule.origins == Origins::Any && flow.rule.relation == Relation::Direct {

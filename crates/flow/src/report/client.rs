@@ -8,7 +8,7 @@ use ureq::{
     tls::{Certificate, RootCerts, TlsConfig},
 };
 
-use super::{Report, ReportError, message::Answer};
+use super::{Report, ReportError, message::ReportReply};
 
 /// How long a report may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ impl Client {
         let server = report.url.trim_end_matches('/').to_owned();
         let host = server.strip_prefix("http://").or_else(|| server.strip_prefix("https://"));
         if host.is_none_or(|host| host.is_empty() || host.contains(['/', ' ', '?', '#'])) {
-            return wrong(format!("`{}` is no URL such as http://127.0.0.1:8082", report.url));
+            return wrong(format!("`{}` is not a URL such as http://127.0.0.1:8082", report.url));
         }
         for (what, name) in [("application", &report.app), ("instance", &report.instance)] {
             if name.is_empty() || name.len() > 64 || name.chars().any(char::is_control) {
@@ -77,7 +77,7 @@ impl Client {
         })
     }
 
-    pub fn send(&self, body: &str) -> Result<Answer, ReportError> {
+    pub fn send(&self, body: &str) -> Result<ReportReply, ReportError> {
         let away = |why: String| ReportError::Away { url: self.server.clone(), why };
         let mut request = self.agent.post(&self.url).content_type("application/json");
         if let Some(authorization) = &self.authorization {

@@ -40,7 +40,7 @@ struct Told<'a> {
 
 /// The answer to a report.
 #[derive(Deserialize)]
-pub(super) struct Answer {
+pub(super) struct ReportReply {
     pub rules: Option<Pushed>,
 }
 

@@ -36,7 +36,7 @@ use crate::{
     sources::{RuleUpdate, SourceError, yaml},
 };
 use client::Client;
-use message::{Answer, Collect};
+use message::{Collect, ReportReply};
 
 /// How often a report is sent.
 const EVERY: Duration = Duration::from_secs(1);
@@ -212,7 +212,7 @@ impl Reporting {
             version.as_deref(),
             rejected.as_deref(),
         );
-        let Answer { rules } = self.client.send(&body)?;
+        let ReportReply { rules } = self.client.send(&body)?;
         self.collect.sent();
         let Some(pushed) = rules else { return Ok(false) };
         let loaded = yaml::parse(&pushed.text)

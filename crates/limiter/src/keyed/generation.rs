@@ -23,11 +23,11 @@ use std::{
 };
 
 use crate::{
-    sync::{AtomicBool, AtomicPtr, AtomicU64, Loaded, Mutex, MutexGuard, Ordering, Shared},
+    sync::{ArcCell, AtomicBool, AtomicPtr, AtomicU64, Loaded, Mutex, MutexGuard, Ordering},
     table::{BuildError, Cursor, Found, Refused, Table, Tag, WhenFull},
 };
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Debt, Nanos, Policy};
+use tidegate_core::{Algorithm, Debt, Decision, Nanos, Policy};
 
 pub(crate) struct Generation {
     /// Written while the generation is retired and no thread holds a reference to it. Read by holders of a reference, and
@@ -134,11 +134,11 @@ impl Generation {
         self.retired.store(false, Ordering::Release);
     }
 
-    /// The policy. For holders of a reference, and under a key's lock for threads that have seen there that this generation is
-    /// not retired.
+    /// The policy.
     #[inline]
     pub fn policy(&self) -> &Policy {
-        // SAFETY: see the field.
+        // SAFETY: outside this module, all threads with a generation hold a reference. `Generations::decide_near` does not: it has
+        // seen under the key's lock that the generation is not retired.
         unsafe { &*self.policy.get() }
     }
 
@@ -308,7 +308,8 @@ impl Generation {
         // Everything of the oldest generation is here; its memory is returned to the system.
         let newer = if older.len() > 1 { &*older[older.len() - 2] } else { self };
         newer.complete.store(true, Ordering::Release);
-        oldest.table.release();
+        // SAFETY: this generation is retired and all of its states and records have moved, so no thread adds any to its table.
+        unsafe { oldest.table.release() };
         lock(&newer.previous).take();
         *sweep = Sweep::Keys(Cursor::BEGIN);
         older.len() > 1
@@ -383,7 +384,7 @@ pub(crate) struct Generations {
     /// The newest, for decisions on known keys.
     newest: AtomicPtr<Generation>,
     /// The same, for all other operations.
-    current: Shared<Generation>,
+    current: ArcCell<Generation>,
     /// All generations: a late thread may still look at any of them. Of each width and room there are at most two more than
     /// may have states.
     all: Mutex<Vec<Arc<Generation>>>,
@@ -396,7 +397,7 @@ impl Generations {
         let first = Arc::new(first);
         Self {
             newest: AtomicPtr::new(Arc::as_ptr(&first).cast_mut()),
-            current: Shared::new(Arc::clone(&first)),
+            current: ArcCell::new(Arc::clone(&first)),
             all: Mutex::new(vec![first]),
             changes: AtomicU64::new(0),
         }
@@ -408,13 +409,36 @@ impl Generations {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The generation that decides, or one that was just replaced. For a step on a known key, which checks the retirement
-    /// under the key's lock.
+    /// The generation that decides, or one that was just replaced, without a reference to it: its policy may only be read under
+    /// a key's lock, if it is not retired.
     #[inline]
-    pub fn newest(&self) -> &Generation {
+    fn newest(&self) -> &Generation {
         // Acquire: the data behind the pointer is visible with the pointer.
         // SAFETY: it points to one of `all`, from which nothing is ever removed.
         unsafe { &*self.newest.load(Ordering::Acquire) }
+    }
+
+    /// The table of the newest generation, to prefetch a bucket.
+    #[inline]
+    pub fn newest_table(&self) -> &Table {
+        &self.newest().table
+    }
+
+    /// Decides on a known key by the newest policy, if the key's first bucket has it and `is_plain` returns true under its lock.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
+    pub fn decide_near(
+        &self,
+        tag: Tag,
+        cost: u32,
+        now: Nanos,
+        is_plain: impl FnOnce() -> bool,
+    ) -> Option<Decision> {
+        let generation = self.newest();
+        generation.table.apply_near(tag, |state| {
+            let is_in_force = is_plain() && !generation.is_retired();
+            is_in_force.then(|| generation.policy().decide(state, now, cost))
+        })
     }
 
     /// The generation that decides.

@@ -15,7 +15,7 @@ use crate::{
     block::{denied_until, refused_until},
     marks::Marks,
     sync::{Mutex, yield_now},
-    wait::{Ground, Line, Lines, Ticket, Wakes, wait},
+    wait::{Ground, Lines, Ticket, WaitLine, Wakes, wait},
 };
 
 /// A limit for each key, up to a maximum number of keys. A [`Key`] is text or bytes of any length, a number, or an
@@ -141,7 +141,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
 
     #[inline]
     pub(crate) fn tag(&self, key: &[u8]) -> Tag {
-        self.hash.tag(key)
+        self.hash.tag_of(key)
     }
 
     #[inline]
@@ -154,7 +154,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// parallel. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl Key) {
-        self.generations.newest().table.prefetch(self.tag_of(&key));
+        self.generations.newest_table().prefetch(self.tag_of(&key));
     }
 
     /// Asks for `cost` at the given time. A cost of 0 is a peek that does not add the key.
@@ -175,13 +175,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     pub(super) fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        let generation = self.generations.newest();
-        let near = generation.table.apply_near(tag, |state| {
-            // Checked under the key's lock: the key, or all keys, may just have got a new policy.
-            let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
-            plain.then(|| generation.policy().decide(state, now, cost))
-        });
-        match near {
+        // Checked under the key's lock: the key may just have got a new policy.
+        match self.generations.decide_near(tag, cost, now, || cost != 0 && !self.marks.has(tag)) {
             Some(decision) => decision,
             None => self.decide_with_care(tag, cost, now),
         }
@@ -237,7 +232,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         &self,
         tag: Tag,
         now: Nanos,
-        on_line: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R,
+        on_line: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R,
         alone: impl FnOnce(&Policy, &mut [u64]) -> R,
     ) -> Result<R, Decision> {
         // Declared first, so that it is dropped last: no task is woken under a lock.
@@ -245,7 +240,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let stepped = self.with_state(tag, now, |policy, state| {
             if self.marks.has(tag) {
                 let blocked = self.exceptions.blocked(tag);
-                let behind = |line: &mut Line| {
+                let behind = |line: &mut WaitLine| {
                     on_line(line, &mut Ground { policy, state: &mut *state, blocked, now }, &mut wakes)
                 };
                 if let Some(found) = self.lines.find(&self.marks, tag, behind) {
@@ -264,7 +259,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let has_line = |_: &Policy, _: &mut [u64]| self.lines.find(&self.marks, tag, |_| ()).is_some();
         if self.marks.has(tag) && self.look(tag, now, has_line) {
             // A waiter of a key without a place asks again when there may be one.
-            let _ = self.on_line(tag, now, Line::changed, |_, _| ());
+            let _ = self.on_line(tag, now, WaitLine::changed, |_, _| ());
         }
     }
 
@@ -285,7 +280,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         &self,
         tag: Tag,
         ground: &mut Ground<'_>,
-        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+        step: impl FnOnce(&mut WaitLine, &mut Ground<'_>) -> R,
     ) -> R {
         ground.blocked = self.exceptions.blocked(tag);
         let now = ground.now;
@@ -297,7 +292,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         &self,
         tag: Tag,
         ground: &mut Ground<'_>,
-        step: impl FnOnce(&mut Line, &mut Ground<'_>) -> R,
+        step: impl FnOnce(&mut WaitLine, &mut Ground<'_>) -> R,
     ) -> Option<R> {
         if !self.marks.has(tag) {
             return None;
@@ -369,7 +364,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
                 policy.check(state, now, 0)
             });
         }
-        let behind = |line: &mut Line, ground: &mut Ground<'_>, wakes: &mut Wakes| {
+        let behind = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
             fits(ground.policy);
             line.settle(ground, wakes);
             if line.is_waiting() { line.answer(ground, cost) } else { policy.decide(ground.state, now, cost) }
@@ -400,7 +395,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
             return denied;
         }
         if cost > 0 && self.marks.has(tag) {
-            let check = |line: &mut Line, ground: &mut Ground<'_>, wakes: &mut Wakes| {
+            let check = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
                 Some(line.check(ground, cost, wakes))
             };
             match self.on_line(tag, now, check, |_, _| None) {
@@ -462,7 +457,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let standing = if cost == 0 {
             Ok(self.look(tag, now, |mine, state| by(mine).check(state, now, 0)))
         } else {
-            let on_line = |line: &mut Line, ground: &mut Ground<'_>, wakes: &mut Wakes| {
+            let on_line = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
                 let by = by(ground.policy);
                 line.charge(ground, &by, cost, wakes)
             };
@@ -580,7 +575,7 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn acquire(&self, key: impl Key, cost: u32) -> Decision {
         let tag = self.tag_of(&key);
         // The bucket arrives from memory while the clock is read.
-        self.generations.newest().table.prefetch(tag);
+        self.generations.newest_table().prefetch(tag);
         self.decide(tag, cost, self.clock.now())
     }
 
@@ -659,7 +654,7 @@ struct OneKey<'a, C: ?Sized> {
 }
 
 impl<C: ?Sized> crate::wait::Home for OneKey<'_, C> {
-    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R {
+    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R) -> R {
         let Self { limiter, tag } = *self;
         let mut wakes = Wakes::default();
         // Set before the key's lock is taken: a thread that decides after this step sees that there is a line.

@@ -20,4 +20,4 @@ use generation::Generation;
 pub(crate) use generation::Home;
 pub use limiter::KeyedLimiter;
 pub(crate) use limiter::assert_fits;
-pub use snapshot::Entry;
+pub use snapshot::SnapshotEntry;

@@ -8,7 +8,7 @@ use super::KeyedLimiter;
 /// One entry of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Entry {
+pub enum SnapshotEntry {
     /// The state of a key under the general policy.
     Key {
         /// The key's tag under the limiter's hash keys.
@@ -48,50 +48,51 @@ impl<C> KeyedLimiter<C> {
 
     /// Passes every state that has not recovered completely to `show`. Decisions continue, so the states are from
     /// different moments; a key that moves within the table at that time may be shown twice or be missed.
-    pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(Entry)) {
+    pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(SnapshotEntry)) {
         // States that a change of policy has not moved yet are moved first, so that all are in one place.
         let generation = self.generations.sweep_all(now);
         let policy = generation.policy();
         generation.table.for_each(|tag, state| {
             if !policy.is_recovered(state, now) {
-                show(Entry::Key { tag: tag.get(), state: state[..policy.words()].to_vec() });
+                show(SnapshotEntry::Key { tag: tag.get(), state: state[..policy.words()].to_vec() });
             }
         });
         generation.table.for_each_record(|place, debt| {
             if !debt.is_over(now) {
-                show(Entry::Record { place, debt });
+                show(SnapshotEntry::Record { place, debt });
             }
         });
         // A copy, because no key's lock may be taken while the exceptions are locked.
         for (tag, exception) in self.exceptions.all() {
             if exception.blocked > now {
-                show(Entry::Blocked { tag: tag.get(), until: exception.blocked.get() });
+                show(SnapshotEntry::Blocked { tag: tag.get(), until: exception.blocked.get() });
             }
             if let Some(own) = &exception.own {
-                own.table.for_each(|_, state| show(Entry::Own { tag: tag.get(), state: state.to_vec() }));
+                own.table
+                    .for_each(|_, state| show(SnapshotEntry::Own { tag: tag.get(), state: state.to_vec() }));
             }
         }
     }
 
-    /// Merges in one entry of a snapshot that was made under the policy `from` (for [`Entry::Own`], the key's own policy), by a
+    /// Merges in one entry of a snapshot that was made under the policy `from` (for [`SnapshotEntry::Own`], the key's own policy), by a
     /// limiter with the same hash keys. Usage in this limiter still counts, and of two blocks the later end. Returns whether the entry was valid for that
-    /// policy and had a place: an [`Entry::Own`] has one only if the key has its own policy here.
-    pub fn restore_at(&self, from: &Policy, entry: &Entry, now: Nanos) -> bool {
+    /// policy and had a place: an [`SnapshotEntry::Own`] has one only if the key has its own policy here.
+    pub fn restore_at(&self, from: &Policy, entry: &SnapshotEntry, now: Nanos) -> bool {
         match entry {
-            Entry::Key { tag, state } | Entry::Own { tag, state } => {
+            SnapshotEntry::Key { tag, state } | SnapshotEntry::Own { tag, state } => {
                 from.accepts(state) && {
                     self.receive(Tag::new(*tag), from, state, now);
                     true
                 }
             }
-            Entry::Record { place, debt } => {
+            SnapshotEntry::Record { place, debt } => {
                 let generation = self.generations.current();
                 if let Some(debt) = generation.receive_debt(from, *debt, now) {
                     generation.table.put_record(*place, debt, now);
                 }
                 true
             }
-            Entry::Blocked { tag, until } => {
+            SnapshotEntry::Blocked { tag, until } => {
                 let until = Nanos::new(*until);
                 self.exceptions
                     .change(&self.marks, Tag::new(*tag), now, |exception| {

@@ -1,4 +1,4 @@
-//! What a change of policy leaves behind.
+//! Memory that a change of policy leaves behind.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -57,7 +57,7 @@ fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
         }
         changing.store(false, Ordering::Relaxed);
     });
-    // Each width has one in force, up to four that may have states, and one that somebody may still be in. One and two words
+    // Each width has one in force, up to four that may have states, and one that a thread may still use. One and two words
     // for buckets and windows; logs of 7 to 46 entries in steps of an eighth.
     assert!(limiter.generations.count() <= 6 * 24, "{}", limiter.generations.count());
     let count = limiter.generations.count();

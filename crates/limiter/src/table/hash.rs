@@ -41,10 +41,15 @@ impl HashKeys {
         self.seeds
     }
 
-    /// The tag of a key.
+    /// The tag of a key, by which a [snapshot](crate::KeyedLimiter::snapshot_at) names it.
     #[must_use]
     #[inline]
-    pub fn tag(&self, key: &[u8]) -> Tag {
+    pub fn tag(&self, key: &[u8]) -> u64 {
+        self.tag_of(key).get()
+    }
+
+    #[inline]
+    pub(crate) fn tag_of(&self, key: &[u8]) -> Tag {
         Tag::new(rapidhash_v3_micro_inline::<true, true>(key, &self.secrets))
     }
 }
@@ -64,8 +69,7 @@ mod tests {
     fn tags_are_stable() {
         // A snapshot written by one version is read by the next: these may not change.
         let keys = HashKeys::from_seeds(1, 2);
-        let tags =
-            ["", "alice", "0123456789abcdef0123456789abcdef"].map(|key| keys.tag(key.as_bytes()).get());
+        let tags = ["", "alice", "0123456789abcdef0123456789abcdef"].map(|key| keys.tag(key.as_bytes()));
         assert_eq!(tags, TAGS);
     }
 

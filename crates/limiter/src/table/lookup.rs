@@ -116,12 +116,18 @@ impl Table {
         !self.closed.load(Ordering::Relaxed)
     }
 
-    /// Returns the memory to the system if possible (Linux), and forgets every state and record. For a table
-    /// whose states have all been moved elsewhere; it is [closed](Self::close).
-    pub fn release(&self) {
+    /// [Closes](Self::close) the table, returns its memory to the system if possible (Linux), and forgets every state and record.
+    ///
+    /// # Safety
+    /// No thread may store a state or a record in the table any more, until it is [reopened](Self::reopen).
+    #[allow(unsafe_code)]
+    pub unsafe fn release(&self) {
         self.close();
-        self.memory.release(self.stretches.touched());
-        self.records.release();
+        // SAFETY: the table is closed, and the caller keeps the rest.
+        unsafe {
+            self.memory.release(self.stretches.touched());
+            self.records.release();
+        }
     }
 
     /// The table's statistics.

@@ -8,7 +8,7 @@ use super::{BuildError, layout::Layout};
 
 /// A locked bucket: its tags, then its states. Dropping it unlocks the bucket.
 pub(crate) struct Bucket<'a> {
-    line: Line<'a>,
+    line: BucketLine<'a>,
     layout: &'a Layout,
     index: usize,
     /// The first cell's tag, which is written back to the lock's word at the end.
@@ -51,12 +51,16 @@ mod imp {
 
         /// Empties the buckets that were ever `touched`, and returns the memory to the system if possible.
         /// Waits for threads in these buckets: none may be there while its words become zero. All others are zero before
-        /// and after, because no thread may write to them any more; a thread that looks into one finds and leaves zeros.
-        pub fn release(&self, touched: impl Iterator<Item = usize> + Clone) {
+        /// and after; a thread that looks into one finds and leaves zeros.
+        ///
+        /// # Safety
+        /// No thread may write to a bucket that is not `touched`.
+        pub unsafe fn release(&self, touched: impl Iterator<Item = usize> + Clone) {
             for index in touched.clone() {
                 self.line(index).lock().lock();
             }
-            if self.pages.release() {
+            // SAFETY: the touched buckets are locked, and no thread writes to the others.
+            if unsafe { self.pages.release() } {
                 return;
             }
             for index in touched {
@@ -80,22 +84,22 @@ mod imp {
         }
 
         #[inline]
-        pub fn line(&self, index: usize) -> Line<'_> {
+        pub fn line(&self, index: usize) -> BucketLine<'_> {
             assert!(index < self.layout.buckets);
             // SAFETY: in bounds by the line above.
             let start = unsafe { self.pages.start().add(index * self.layout.stride) };
-            Line { start, memory: PhantomData }
+            BucketLine { start, memory: PhantomData }
         }
     }
 
     /// The start of a bucket.
     #[derive(Clone, Copy)]
-    pub(crate) struct Line<'a> {
+    pub(crate) struct BucketLine<'a> {
         start: *mut u64,
         memory: PhantomData<&'a Memory>,
     }
 
-    impl<'a> Line<'a> {
+    impl<'a> BucketLine<'a> {
         #[inline]
         pub fn lock(self) -> &'a Lock {
             // SAFETY: within the memory, which outlives 'a, aligned to 8, and an all-zero `Lock` is valid; the first word of
@@ -145,19 +149,19 @@ mod imp {
 
         pub fn enlarge_next_pages(&self) {}
 
-        pub fn release(&self, _touched: impl Iterator<Item = usize>) {}
+        pub unsafe fn release(&self, _touched: impl Iterator<Item = usize>) {}
 
         pub fn prefetch(&self, _index: usize) {}
 
-        pub fn line(&self, index: usize) -> Line<'_> {
-            Line(&self.buckets[index])
+        pub fn line(&self, index: usize) -> BucketLine<'_> {
+            BucketLine(&self.buckets[index])
         }
     }
 
     #[derive(Clone, Copy)]
-    pub(crate) struct Line<'a>(&'a (Lock, UnsafeCell<Vec<u64>>));
+    pub(crate) struct BucketLine<'a>(&'a (Lock, UnsafeCell<Vec<u64>>));
 
-    impl<'a> Line<'a> {
+    impl<'a> BucketLine<'a> {
         pub fn lock(self) -> &'a Lock {
             &self.0.0
         }
@@ -174,7 +178,7 @@ mod imp {
     }
 }
 
-pub(crate) use imp::{Line, Memory};
+pub(crate) use imp::{BucketLine, Memory};
 
 impl Memory {
     /// Locks a bucket, waiting for its holder if there is one.

@@ -17,10 +17,10 @@ const HUGE: usize = 2 << 20;
 /// A cache line, for its alignment.
 #[derive(Clone)]
 #[repr(align(64))]
-struct Line(#[allow(dead_code)] [u64; 8]);
+struct CacheLine(#[allow(dead_code)] [u64; 8]);
 
 enum Backing {
-    Heap(#[allow(dead_code)] Box<[Line]>),
+    Heap(#[allow(dead_code)] Box<[CacheLine]>),
     Mapped(MmapRaw),
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Pages {
 impl Pages {
     pub fn zeroed(bytes: usize) -> Result<Self, BuildError> {
         let (backing, start) = if bytes < SMALL {
-            let mut lines = vec![Line([0; 8]); bytes.div_ceil(64)].into_boxed_slice();
+            let mut lines = vec![CacheLine([0; 8]); bytes.div_ceil(64)].into_boxed_slice();
             let start = lines.as_mut_ptr().cast();
             (Backing::Heap(lines), start)
         } else {
@@ -75,7 +75,10 @@ impl Pages {
     }
 
     /// Returns the pages to the system; they read as zero from then on. Returns whether that was possible.
-    pub fn release(&self) -> bool {
+    ///
+    /// # Safety
+    /// No other thread may read or write the words of these pages during the call, except for atomic locks.
+    pub unsafe fn release(&self) -> bool {
         match &self.backing {
             Backing::Heap(_) => false,
             Backing::Mapped(map) => drop_pages(map.as_mut_ptr() as usize, map.len()),

@@ -21,7 +21,7 @@ pub(crate) const CALL: Nanos = Nanos::from_millis(4);
 
 /// The waiters of one key, and their leaky bucket reservations. Changes only under the key's lock.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct WaitLine {
     waiting: BTreeMap<u64, Waiter>,
     /// Callers that take their units themselves and let others pass, because another of their limits has no room yet. They keep
     /// their numbers.
@@ -55,7 +55,7 @@ pub(crate) enum Joined {
     Waiting(Arc<Ticket>),
 }
 
-impl Line {
+impl WaitLine {
     /// Whether the line has nothing that a decision must consider.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.aside.is_empty() && self.reservations.is_empty()

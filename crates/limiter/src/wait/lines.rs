@@ -8,7 +8,7 @@ use std::{
 
 use tidegate_core::Nanos;
 
-use super::Line;
+use super::WaitLine;
 use crate::{
     marks::{Marks, TagHasher},
     sync::{AtomicBool, Mutex, MutexGuard, Ordering},
@@ -26,7 +26,7 @@ pub(crate) struct Lines {
 
 #[derive(Default)]
 struct Shard {
-    lines: HashMap<Tag, Line, BuildHasherDefault<TagHasher>>,
+    lines: HashMap<Tag, WaitLine, BuildHasherDefault<TagHasher>>,
     /// Lines that are kept only for free reservations, and their times.
     kept: VecDeque<(Nanos, Tag)>,
 }
@@ -52,12 +52,12 @@ impl Lines {
 
     /// A step on a key's line, which is created if there is none. The caller holds the key's lock, and has marked the key
     /// before: the line takes over that mark, or it is removed.
-    pub fn with<R>(&self, marks: &Marks, tag: Tag, now: Nanos, step: impl FnOnce(&mut Line) -> R) -> R {
+    pub fn with<R>(&self, marks: &Marks, tag: Tag, now: Nanos, step: impl FnOnce(&mut WaitLine) -> R) -> R {
         let mut shard = self.shard(tag);
         let mut keep = None;
         let (known, mut line) = match shard.lines.entry(tag) {
             Entry::Occupied(line) => (true, line),
-            Entry::Vacant(place) => (false, place.insert_entry(Line::default())),
+            Entry::Vacant(place) => (false, place.insert_entry(WaitLine::default())),
         };
         let result = step(line.get_mut());
         if line.get().is_idle() {
@@ -79,7 +79,7 @@ impl Lines {
     }
 
     /// A step on a key's line, if it has one. The caller holds the key's lock.
-    pub fn find<R>(&self, marks: &Marks, tag: Tag, step: impl FnOnce(&mut Line) -> R) -> Option<R> {
+    pub fn find<R>(&self, marks: &Marks, tag: Tag, step: impl FnOnce(&mut WaitLine) -> R) -> Option<R> {
         self.shards.get()?;
         let mut shard = self.shard(tag);
         let line = shard.lines.get_mut(&tag)?;
@@ -124,12 +124,12 @@ impl Shard {
 pub(crate) struct OneLine {
     /// Whether there is anything in it.
     busy: AtomicBool,
-    line: Mutex<Line>,
+    line: Mutex<WaitLine>,
 }
 
 impl OneLine {
     pub fn new() -> Self {
-        Self { busy: AtomicBool::new(false), line: Mutex::new(Line::default()) }
+        Self { busy: AtomicBool::new(false), line: Mutex::new(WaitLine::default()) }
     }
 
     /// Whether a decision must consider the line. Relaxed: it is set while the state is locked, so a thread that sees what
@@ -140,7 +140,7 @@ impl OneLine {
     }
 
     /// A step on the line. The caller holds the state.
-    pub fn with<R>(&self, step: impl FnOnce(&mut Line) -> R) -> R {
+    pub fn with<R>(&self, step: impl FnOnce(&mut WaitLine) -> R) -> R {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         let result = step(&mut line);
         self.busy.store(!line.is_idle(), Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Waiting for admission: a queue of tickets (a line) for each key, first come first served.
 //!
 //! A line is kept next to its key's state and changes only under the key's lock, so an admission and its record are one
-//! atomic step. Every operation on the key serves the line first ([`Line::settle`]): a request, a refund, a change of
+//! atomic step. Every operation on the key serves the line first ([`WaitLine::settle`]): a request, a refund, a change of
 //! policy, the end of a block, a waiter whose time has come. No request is admitted past the line.
 //!
 //! Time alone makes room without an operation. So a line has an [alarm](alarm): waiters whose futures are held but not polled
@@ -20,7 +20,7 @@ use tidegate_core::{Admission, Decision, Nanos, Policy};
 
 use crate::Timer;
 use alarm::Alarm;
-pub(crate) use line::{CALL, Joined, Line};
+pub(crate) use line::{CALL, Joined, WaitLine};
 pub(crate) use lines::{Lines, OneLine};
 pub(crate) use ticket::Ticket;
 pub(crate) use ticket::Wakes;
@@ -66,7 +66,7 @@ pub(crate) struct Ground<'a> {
 /// The owner of a line and its state.
 pub(crate) trait Home {
     /// One atomic step on a state and its line. Tasks are woken after it.
-    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut Line, &mut Ground<'_>, &mut Wakes) -> R) -> R;
+    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R) -> R;
 }
 
 /// Waits in line for `cost`.

@@ -180,7 +180,7 @@ impl Throttle {
         Self { heavy: HeavyKeys::new(top_keys, &self.counts.sampling), ..self }
     }
 
-    /// The same store with others who hear of its decisions.
+    /// The same store with another trace and clock.
     #[must_use]
     pub fn watched_by(self, watchers: &DecisionObservers) -> Self {
         let tap = watchers.trace.as_ref().and_then(|trace| trace.tap(THROTTLE, false));

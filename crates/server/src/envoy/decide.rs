@@ -328,7 +328,7 @@ impl Found {
         self.rule.is_some_and(|rule| descriptors.domains.rules()[rule].quota) && !self.limit.spec().shadow
     }
 
-    /// What remains. A limit that would have admitted a request that another denied was not charged.
+    /// The remaining units. A limit that would have admitted a request that another denied was not charged.
     fn remaining(&self, is_uncharged: bool, decision: &Decision) -> u64 {
         if decision.is_denied() {
             return if self.act == Act::Take { 0 } else { decision.remaining() };

@@ -46,7 +46,7 @@ pub fn to_yaml(config: &Config) -> String {
     }
     if config.limits.is_empty() {
         text.truncate(0);
-        text.push_str("# There is no limit in these files.\nlimits: []\n");
+        text.push_str("# These files have no limit.\nlimits: []\n");
     }
     for rule in unlimited {
         let _ = writeln!(text, "# unlimited: {rule}");

@@ -112,7 +112,7 @@ fn namespace(path: &Path) -> Result<Arc<str>, Problem> {
     let letter = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() || name.len() > 32 || !name.chars().all(letter) {
         let problem =
-            Problem::overall(format!("the file's name without its ending, `{name}`, is no namespace"));
+            Problem::overall(format!("the file's name without its ending, `{name}`, is not a namespace"));
         return Err(
             problem.mend("use 1 to 32 letters, digits, `.`, `_` or `-`: the project.name of the programs")
         );

@@ -44,9 +44,7 @@ pub(crate) enum SaveError {
     NotWritable,
     #[error("these are the built-in rules; start the server with --rules FILE --rules-writable")]
     BuiltIn,
-    #[error(
-        "the file has been changed by somebody else since you read it: load it again, and make your change in that"
-    )]
+    #[error("the file has changed since you read it: load it again, and repeat your change there")]
     Changed,
     #[error("{}", words(.0))]
     Mistakes(Vec<Problem>),

@@ -171,7 +171,7 @@ fn what_is_no_report_is_refused_with_its_mistake() {
     assert_eq!(status, 400);
     assert_eq!(server.get("/v1/flow?application=a").status, 400);
     for (report, why) in [
-        (Report::to("127.0.0.1:8082", "shop"), "is no URL"),
+        (Report::to("127.0.0.1:8082", "shop"), "is not a URL"),
         (Report::to("http://127.0.0.1:8082", ""), "name of the application"),
         (Report::to("https://127.0.0.1:8082", "shop").authority("/no/such/file"), "/no/such/file"),
         (Report::to("http://127.0.0.1:8082", "shop").token("two words"), "token"),

@@ -31,7 +31,7 @@ const ALGORITHMS: [(&str, Sentence); 6] = [
     }),
     ("token-bucket", |panel| {
         format!(
-            "A full bucket lets a burst through, and refills meanwhile: up to {} in one second.",
+            "A full bucket lets a burst through, and goes on refilling: up to {} in one second.",
             panel.most
         )
     }),

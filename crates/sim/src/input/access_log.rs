@@ -17,7 +17,7 @@ use memchr::{memchr, memchr2};
 use super::{
     client::is_address,
     line::LineError,
-    request::Request,
+    request::LogRequest,
     timestamp::{TimeCache, parse_rfc3339},
 };
 use crate::workload::Field;
@@ -163,7 +163,7 @@ impl<'a> AccessLine<'a> {
     }
 }
 
-impl Request for AccessLine<'_> {
+impl LogRequest for AccessLine<'_> {
     fn time(&self) -> u64 {
         self.time
     }

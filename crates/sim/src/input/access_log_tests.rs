@@ -1,4 +1,4 @@
-//! The reader of access logs on lines as servers write them, and beside a naive reader on random ones.
+//! The reader of access logs on lines as servers write them, and compared with a naive reader on random ones.
 
 use proptest::prelude::*;
 

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use super::{
     client::client,
-    request::Request,
+    request::LogRequest,
     timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
 };
 use crate::workload::Field;
@@ -37,7 +37,7 @@ impl Condition {
     }
 
     /// Whether a request meets the condition. A request without the field does not.
-    pub(super) fn fits(&self, request: &impl Request) -> bool {
+    pub(super) fn fits(&self, request: &impl LogRequest) -> bool {
         let Ok(text) = request.field(&self.field) else { return false };
         // An address may be given as in the log, or as the client to which it belongs.
         fits(self.pattern.as_bytes(), &text)
@@ -127,7 +127,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub(super) fn takes(&self, request: &impl Request) -> bool {
+    pub(super) fn takes(&self, request: &impl LogRequest) -> bool {
         let time = Moment(request.time());
         self.since.is_none_or(|since| time >= since)
             && self.until.is_none_or(|until| time < until)

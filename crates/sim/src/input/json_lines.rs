@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{
     access_log::{split_request, without_query},
     line::LineError,
-    request::Request,
+    request::LogRequest,
     timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
 };
 use crate::workload::Field;
@@ -88,7 +88,7 @@ impl JsonLine {
     }
 }
 
-impl Request for JsonLine {
+impl LogRequest for JsonLine {
     fn time(&self) -> u64 {
         self.time
     }

@@ -16,7 +16,7 @@ use super::{
     json_lines::{JsonLine, TimeField},
     line::{LineError, each_line},
     rates::read_count,
-    request::Request,
+    request::LogRequest,
     timestamp::TimeCache,
     unpack::unpack,
 };
@@ -449,7 +449,7 @@ impl<'a> Reading<'a> {
         self.request(&line)
     }
 
-    fn request(&mut self, request: &impl Request) -> Result<(), Unread> {
+    fn request(&mut self, request: &impl LogRequest) -> Result<(), Unread> {
         let time = request.time();
         for (condition, has) in self.options.filter.exclude.iter().zip(&mut self.has_field) {
             *has = *has || request.field(condition.field()).is_ok();

@@ -6,7 +6,7 @@ use super::{client::client, line::LineError};
 use crate::workload::{By, Field};
 
 /// The contents of a line about a request.
-pub(super) trait Request {
+pub(super) trait LogRequest {
     /// Nanoseconds since 1970.
     fn time(&self) -> u64;
 

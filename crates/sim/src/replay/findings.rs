@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::Quota;
 
 use super::{estimate::Estimate, ranking::DeniedKey, timeline::Timeline, trial::Candidate};
-use crate::fleet::{Fleet, Shared};
+use crate::fleet::{Fleet, Sharing};
 
 /// The findings of one trial.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub struct Row {
     /// For the sliding counter: how close its estimate of the rate is.
     pub estimate: Option<Estimate>,
     /// For a fleet: what sharing the limit costs.
-    pub shared: Option<Shared>,
+    pub shared: Option<Sharing>,
 }
 
 impl Row {

@@ -73,7 +73,7 @@ fn write_tiles(out: &mut impl Write, report: &Report, first: &Findings) -> io::R
     ];
     if report.lines > 0 {
         let share = percent(report.unparsed, report.lines);
-        tiles.push((grouped(report.unparsed), format!("lines that are no requests ({share})")));
+        tiles.push((grouped(report.unparsed), format!("lines that are not requests ({share})")));
     }
     writeln!(out, "<div class=\"tiles\">")?;
     for (number, what) in tiles {

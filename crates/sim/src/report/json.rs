@@ -12,7 +12,7 @@ use super::{
     format::{moment, span},
 };
 use crate::{
-    fleet::{Fleet, Shared},
+    fleet::{Fleet, Sharing},
     replay::{Delays, Estimate, Findings, Row},
     suggest::CurvePoint,
 };
@@ -53,7 +53,7 @@ struct SharedObject {
 }
 
 impl SharedObject {
-    fn new(fleet: &Fleet, shared: &Shared) -> Self {
+    fn new(fleet: &Fleet, shared: &Sharing) -> Self {
         Self {
             nodes: fleet.nodes.get(),
             mode: shared.mode.name(),
@@ -174,7 +174,7 @@ struct DeniedObject<'a> {
 /// `admitted`, `denied`, `denied_keys`, `wrongly_admitted`, `wrongly_denied`, `worst_window`, `denied_over_time`; the leaky
 /// bucket also `delays` (`delayed`, `mean_ms`, `longest_ms`), the sliding counter `estimate` (see [`Estimate`]), one whose
 /// limit was suggested `suggested: true`, and one that nodes share `shared` (`nodes`, `mode`, `round_trip_us`, and the counts
-/// of [`Shared`]).
+/// of [`Sharing`]).
 ///
 /// Besides these there are `command`, `date`, `source`, `by`, `lines`, `unparsed`, `excluded`, `warnings`, `conclusions`, and
 /// on request `suggestion`: `goal`, `found`, `busiest_window` and `recommended` (`algorithm`, `limit`, `reason`, `yaml`,

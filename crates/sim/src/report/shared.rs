@@ -5,7 +5,7 @@ use super::{
     format::{grouped, percent, span},
 };
 use crate::{
-    fleet::{Fleet, Shared},
+    fleet::{Fleet, Sharing},
     replay::{Findings, Row},
 };
 
@@ -31,7 +31,7 @@ pub(super) fn rows(report: &Report) -> Option<(Fleet, Vec<[String; 9]>)> {
     Some((fleet, cells.collect()))
 }
 
-fn cells(findings: &Findings, row: &Row, shared: &Shared) -> [String; 9] {
+fn cells(findings: &Findings, row: &Row, shared: &Sharing) -> [String; 9] {
     [
         findings.quota.to_string(),
         row.algorithm.clone(),

@@ -35,7 +35,7 @@ use std::borrow::Cow;
 use http::request::Parts;
 
 pub use address::{Peer, PeerIn, address_key};
-pub use forwarded::{Client, Networks};
+pub use forwarded::{Client, NetworkError, Networks};
 pub use list::KeyList;
 #[cfg(feature = "axum")]
 pub use request::Route;

@@ -10,7 +10,7 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
     builder.check(check);
 }
 
-fn take(param: &HotParam, value: &'static str) -> Option<Held> {
+fn take(param: &HotParam, value: &'static str) -> Option<HeldShare> {
     let now = Nanos::from_secs(1);
     param.take(&Arg::from(value), now, now, 1).ok()
 }

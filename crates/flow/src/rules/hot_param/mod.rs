@@ -37,7 +37,7 @@ pub(crate) struct HotParam {
 
 /// The units taken from a value's share, which can be returned.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldShare {
     key: ValueKey,
     before: Share,
     after: Share,
@@ -102,7 +102,7 @@ impl HotParam {
         now: Nanos,
         earliest: Nanos,
         n: u32,
-    ) -> Result<Held, Option<Duration>> {
+    ) -> Result<HeldShare, Option<Duration>> {
         let threshold = self.threshold(arg);
         let is_throttled = matches!(self.rule.measure, ParamMeasure::Throttle { .. });
         if is_throttled && u64::from(n) > threshold {
@@ -136,7 +136,7 @@ impl HotParam {
             if n > 0 {
                 *share = after; // A query writes nothing, not even the renewal.
             }
-            Ok(Held { key, before, after: *share, start, asked })
+            Ok(HeldShare { key, before, after: *share, start, asked })
         })
     }
 
@@ -147,7 +147,7 @@ impl HotParam {
     pub(crate) fn put_off(
         &self,
         arg: &Arg<'_>,
-        held: &mut Held,
+        held: &mut HeldShare,
         n: u32,
         start: Nanos,
     ) -> Result<(), Option<Duration>> {
@@ -241,7 +241,7 @@ impl HotParam {
     }
 
     /// Gives back what [`take`](Self::take) took, because another rule blocked the same entry.
-    pub(crate) fn give_back(&self, held: &Held, n: u32) {
+    pub(crate) fn give_back(&self, held: &HeldShare, n: u32) {
         self.values.at(held.key, |share| match self.rule.measure {
             ParamMeasure::InFlight => share.release(held, n),
             _ if *share == held.after => *share = held.before,
@@ -255,7 +255,7 @@ impl HotParam {
     }
 
     /// Ends a call that holds part of a value's share.
-    pub(crate) fn leave(&self, held: &Held, n: u32) {
+    pub(crate) fn leave(&self, held: &HeldShare, n: u32) {
         if self.holds() {
             self.values.at(held.key, |share| share.release(held, n));
         }
@@ -275,7 +275,7 @@ impl Share {
     }
 
     /// Removes units in flight, if they belong to the current generation of the value.
-    fn release(&mut self, held: &Held, n: u32) {
+    fn release(&mut self, held: &HeldShare, n: u32) {
         if self.since == held.after.since {
             self.used = self.used.saturating_sub(n.into());
         }

@@ -5,7 +5,10 @@ use std::{collections::HashSet, time::Duration};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Wrapped, each, lenient::lenient, params::Item, read_rule, required, unknown, whole};
+use super::{
+    Wrapped, cluster_config::ClusterConfig, each, lenient::lenient, params::Item, read_rule, required,
+    unknown, whole,
+};
 use crate::{Arg, rules::InvalidRule, sources::SourceError};
 
 /// The length of a rule's window, unless it has its own.
@@ -53,29 +56,6 @@ impl ClusterRule {
         let units = (count * self.window.as_secs_f64()) as u32;
         units
     }
-}
-
-/// The cluster settings of a flow rule or a hot-parameter rule.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct ClusterConfig {
-    #[serde(deserialize_with = "lenient")]
-    flow_id: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    threshold_type: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    fallback_to_local_when_fail: Option<bool>,
-    #[serde(deserialize_with = "lenient")]
-    sample_count: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    window_interval_ms: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    strategy: Option<i64>,
-}
-
-/// Whether a rule applies to a program without a token server.
-pub(super) fn applies_here(cluster: Option<bool>, config: Option<&ClusterConfig>, usually: bool) -> bool {
-    cluster != Some(true) || config.and_then(|config| config.fallback_to_local_when_fail).unwrap_or(usually)
 }
 
 /// A flow rule or a hot-parameter rule, as far as a token server reads it.

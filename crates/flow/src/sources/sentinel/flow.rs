@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::{
     Gateway, Id,
-    cluster::{ClusterConfig, applies_here},
+    cluster_config::{ClusterConfig, applies_here},
     lenient::lenient,
     millis, name_of, required, seconds, target, unknown, whole,
 };
@@ -129,7 +129,7 @@ impl Flow {
             (Some(0..=2), other) => Err(unknown(
                 "controlBehavior",
                 other,
-                "0 (reject) or 1 (throttle) beside tokenCalculateStrategy",
+                "0 (reject) or 1 (throttle) with tokenCalculateStrategy",
             )),
             (Some(other), _) => {
                 Err(unknown("tokenCalculateStrategy", other, "0 (direct), 1 (warm up) or 2 (by memory)"))

@@ -7,7 +7,7 @@
 //! are rejected. Rules of Sentinel's API gateway are also rejected: write a flow rule instead, or a hot-parameter rule for the
 //! value that `paramItem` selects.
 //!
-//! What Sentinel's reader accepts is accepted: comments, trailing commas, a byte order mark, no text or `null` for no rules, and
+//! Everything that Sentinel's reader accepts is accepted: comments, trailing commas, a byte order mark, no text or `null` for no rules, and
 //! texts for numbers and flags (`"count": "10"`). A `null` field counts as absent, a rule without its threshold is rejected, and
 //! unknown fields are ignored because dashboards add their own.
 //!
@@ -18,6 +18,7 @@
 mod admission;
 mod breaker;
 mod cluster;
+mod cluster_config;
 mod flow;
 mod lenient;
 mod params;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Gateway, Id,
-    cluster::{ClusterConfig, applies_here},
+    cluster_config::{ClusterConfig, applies_here},
     lenient::lenient,
     millis, name_of, no_go, required, seconds, target, unknown, whole,
 };
@@ -129,7 +129,7 @@ impl ParamFlow {
             (Some(name), _) => ParamKey::Name(name),
             (None, Some(index)) => ParamKey::Index(
                 i32::try_from(index)
-                    .map_err(|_| format!("paramIdx is {index}; no call has so many arguments"))?,
+                    .map_err(|_| format!("paramIdx {index} is larger than any call's number of arguments"))?,
             ),
             // Do not assume the first argument: the field's name is probably misspelt. Sentinel does not load such a
             // rule either.

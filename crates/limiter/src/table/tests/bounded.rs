@@ -22,7 +22,7 @@ impl Fixture {
     }
 
     fn ask(&self, key: &str, cost: u32, now: Nanos) -> Decision {
-        let tag = self.hash.tag(key.as_bytes());
+        let tag = self.hash.tag_of(key.as_bytes());
         let decide = |state: &mut [u64], _| self.policy.decide(state, now, cost);
         self.table.apply(&self.policy, tag, now, decide).unwrap()
     }
@@ -38,7 +38,7 @@ impl Fixture {
             });
         }
         move |key| {
-            let tag = self.hash.tag(key.as_bytes());
+            let tag = self.hash.tag_of(key.as_bytes());
             let spot = self.table.records.spot(tag);
             let cell = self.table.look(&self.policy, tag, now, |_, found| found == Found::Known);
             records.iter().filter(|&&record| record == spot).count() + usize::from(cell)
@@ -112,7 +112,7 @@ fn a_joint_decision_keeps_its_own_keys_in_place() {
     let fixture = Fixture::new(policy, 2);
     let now = Nanos::from_secs(5_000);
     let wanted = |keys: &[&str]| -> Vec<Wanted<'_, Policy>> {
-        let tag = |key: &&str| fixture.hash.tag(key.as_bytes());
+        let tag = |key: &&str| fixture.hash.tag_of(key.as_bytes());
         keys.iter()
             .map(|key| Wanted { table: &fixture.table, algorithm: &policy, tag: tag(key), rank: (0, 0) })
             .collect()
@@ -199,7 +199,7 @@ proptest! {
         let mut ends: HashMap<u64, Nanos> = HashMap::new();
         for (key, gap) in requests {
             now = now.saturating_add(Nanos::from_millis(gap));
-            let tag = fixture.hash.tag(&key.to_le_bytes());
+            let tag = fixture.hash.tag_of(&key.to_le_bytes());
             match fixture.table.apply(&policy, tag, now, |state, _| policy.decide(state, now, 3)) {
                 Ok(decision) if decision.is_allowed() => {
                     let reset = now.saturating_add(decision.reset_after().into());
@@ -240,7 +240,7 @@ fn a_walk_looks_into_the_buckets_around_the_keys_and_an_empty_table_has_none() {
     // 64 buckets are a page.
     assert!(keys == 100 && visited <= 100 * 64, "{visited} buckets for {keys} keys");
     for key in 0..100 {
-        let tag = fixture.hash.tag(format!("user-{key}").as_bytes());
+        let tag = fixture.hash.tag_of(format!("user-{key}").as_bytes());
         fixture.table.take_out(&fixture.policy, tag, now, |_| ());
     }
     assert_eq!(walk(), (0, 0), "and none when they are gone");

@@ -105,7 +105,7 @@ fn pushed_rules_survive_a_restart_and_the_version_is_that_of_the_text() {
         again.newer("my/shop", Some(&second)).is_none() && again.newer("my/shop", Some(&first)).is_some()
     );
     assert!(directory.join("my%2Fshop.yaml.previous").exists());
-    // A file with a mistake is told with its name.
+    // The error for a file with a mistake names the file.
     std::fs::write(directory.join("other.yaml"), "flow: nonsense").unwrap();
     let error = Pushed::open(Some(&directory)).unwrap_err().to_string();
     assert!(error.contains("other.yaml"), "{error}");

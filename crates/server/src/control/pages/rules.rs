@@ -123,7 +123,7 @@ fn editor(app: &App, file: &Text, viewer: Viewer) -> Markup {
                 p { "Changes can be tried here, and not saved: start the server with --rules FILE --rules-writable to save them." }
             }
             @if app.service.trace().is_none() {
-                p { "There is no trace to try them on: start the server with --trace-keys 10%." }
+                p { "The server keeps no trace to try them on: start the server with --trace-keys 10%." }
             }
             pre id="diff" tabindex="0" aria-label="What changes" hidden {}
         }

@@ -8,7 +8,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use tidegate_core::Nanos;
-use tidegate_limiter::{Entry, KeyedLimiter, Stats};
+use tidegate_limiter::{KeyedLimiter, SnapshotEntry, Stats};
 
 use super::{
     Limits,
@@ -148,7 +148,7 @@ impl Division {
 fn in_use(limiter: &KeyedLimiter<()>, now: Nanos) -> usize {
     let mut count = 0;
     limiter.snapshot_at(now, |entry| {
-        count += usize::from(matches!(entry, Entry::Key { .. } | Entry::Record { .. }));
+        count += usize::from(matches!(entry, SnapshotEntry::Key { .. } | SnapshotEntry::Record { .. }));
     });
     count
 }

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use tidegate_core::{Clock, Decision, Nanos, Policy, PolicyError};
-use tidegate_limiter::{Entry, KeyedLimiter, OverrideError, Request};
+use tidegate_limiter::{KeyedLimiter, OverrideError, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
 
 use super::{
@@ -322,7 +322,7 @@ impl Limit {
         }
     }
 
-    /// Has these hear of its decisions.
+    /// Attaches the trace and the latency clock.
     pub(super) fn watch(&mut self, watchers: &DecisionObservers) {
         let DecisionObservers { trace, clock } = watchers;
         self.tap = trace.as_ref().and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
@@ -391,11 +391,11 @@ impl Limit {
     }
 
     /// Passes every state that is not fresh to `show`, except those that follow from the rules (the deny list).
-    pub fn snapshot(&self, now: Nanos, mut show: impl FnMut(Entry)) {
+    pub fn snapshot(&self, now: Nanos, mut show: impl FnMut(SnapshotEntry)) {
         let hash = self.limiter().hash_keys();
-        let denied: HashSet<u64> = self.spec.deny.iter().map(|key| hash.tag(key.as_bytes()).get()).collect();
+        let denied: HashSet<u64> = self.spec.deny.iter().map(|key| hash.tag(key.as_bytes())).collect();
         self.limiter().snapshot_at(now, |entry| match entry {
-            Entry::Blocked { tag, .. } if denied.contains(&tag) => {}
+            SnapshotEntry::Blocked { tag, .. } if denied.contains(&tag) => {}
             entry => show(entry),
         });
     }

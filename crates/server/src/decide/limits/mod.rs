@@ -48,7 +48,7 @@ pub struct Limits {
     throttle_keys: usize,
     /// The store, if the limits are shared.
     shared: Option<Arc<SharedStore>>,
-    /// Who hears of decisions, also those of later rules.
+    /// The trace and the clock, also for the limits of later rules.
     watchers: DecisionObservers,
 }
 
@@ -113,7 +113,7 @@ impl Limits {
         Self::build(rules, &Plan { capacity, hash_keys, keeping, shared, watchers, before: None }, now)
     }
 
-    /// The same limits, and those of later rules, with others who hear of their decisions.
+    /// The same limits, and those of later rules, with another trace and clock.
     #[must_use]
     pub fn watched_by(mut self, watchers: DecisionObservers) -> Self {
         // Nobody else has them yet; who had them would go on with the watchers of before.

@@ -270,7 +270,7 @@ fn not_found(plane: Plane, path: &str) -> Response<Body> {
     } else {
         let here = ROUTES.iter().filter(|route| route.is_on(plane));
         let paths: Vec<_> = here.map(|route| format!("{} {}", route.method, route.path)).collect();
-        format!("there is no such path; the paths are: {}", paths.join(", "))
+        format!("this path does not exist; the paths are: {}", paths.join(", "))
     };
     Problem::new(StatusCode::NOT_FOUND, "No such path", detail).into_response()
 }

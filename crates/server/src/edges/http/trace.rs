@@ -67,7 +67,7 @@ pub(super) async fn taken(
     span: Option<Nanos>,
 ) -> Result<(Recording, OwnedSemaphorePermit), Refused> {
     let Ok(permit) = Arc::clone(&app.trace_readers).try_acquire_owned() else {
-        let detail = "somebody else reads the trace, which takes as much memory again: try again in a moment";
+        let detail = "another client reads the trace, which doubles its memory: try again in a moment";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Trace being read", detail).into());
     };
     let service = Arc::clone(&app.service);

@@ -346,9 +346,9 @@ impl Door {
     /// nothing else: metrics and rules name the users.
     pub fn new(access: Arc<Access>, is_local: bool) -> Self {
         let open = if is_local {
-            Rights::all("anybody on this machine")
+            Rights::all("local client")
         } else {
-            Rights::new("anybody", &[Role::Decide], Box::default())
+            Rights::new("client without credentials", &[Role::Decide], Box::default())
         };
         Self { access, open: Arc::new(open) }
     }

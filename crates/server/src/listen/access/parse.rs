@@ -160,7 +160,7 @@ fn read_roles(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Vec<Ro
     for (line, text) in texts(fields, "roles", complaints) {
         match ROLES.iter().find(|role| role.name() == text) {
             Some(role) => roles.push(*role),
-            None => complaints.add(Problem::at(line, format!("there is no role `{text}`")).mend(mend)),
+            None => complaints.add(Problem::at(line, format!("`{text}` is not a role")).mend(mend)),
         }
     }
     if roles.is_empty() && complaints.is_empty() {
@@ -214,7 +214,7 @@ mod tests {
                 "access:\n  - {name: a, roles: [decide], addresses: [10.0.0.0/33]}",
                 "line 2: `addresses` has `10.0.0.0/33`",
             ),
-            ("access:\n  - {name: a, roles: [root], tokens: []}", "there is no role `root`"),
+            ("access:\n  - {name: a, roles: [root], tokens: []}", "`root` is not a role"),
             ("access:\n  - {name: a, roles: [], tokens: []}", "a client has no role"),
             ("access:\n  - {name: a b, roles: [decide], tokens: []}", "`name` is `a b`"),
             ("access:\n  - {name: a, roles: decide, tokens: []}", "`roles` is not a list"),

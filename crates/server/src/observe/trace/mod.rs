@@ -187,7 +187,7 @@ impl Trace {
     /// The hash of a key, if it is chosen.
     #[inline]
     pub(crate) fn chosen(&self, key: &[u8]) -> Option<u64> {
-        let hash = self.hash.tag(key).get();
+        let hash = self.hash.tag(key);
         (hash < self.threshold).then_some(hash)
     }
 

@@ -251,7 +251,7 @@ impl Reader {
                 .map_err(|error: ParseKeyShareError| self.wrong(error.to_string()))?;
             let time = |text: &Option<Cow<'_, str>>| text.as_deref().and_then(nanos);
             let (Some(from), Some(until)) = (time(&read.from), time(&read.until)) else {
-                return Err(self.wrong("`from` or `until` is no number of seconds"));
+                return Err(self.wrong("`from` or `until` is not a number of seconds"));
             };
             self.recording = Some(Recording {
                 share,

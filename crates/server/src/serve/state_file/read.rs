@@ -8,7 +8,7 @@ use std::{
 };
 
 use tidegate_core::{Algorithm as _, Nanos, Policy};
-use tidegate_limiter::{Debt, Entry, HashKeys, KeyedLimiter, RecordSpot};
+use tidegate_limiter::{Debt, HashKeys, KeyedLimiter, RecordSpot, SnapshotEntry};
 
 use super::{
     StateError,
@@ -134,13 +134,13 @@ fn sooner(time: u64, by: Nanos) -> Nanos {
 fn give_back(
     limiter: &KeyedLimiter<()>,
     header: &Header,
-    mut entry: Entry,
+    mut entry: SnapshotEntry,
     ahead: Nanos,
     now: Nanos,
 ) -> bool {
     let general = header.policy.unwrap_or_else(|| limiter.policy());
     let from = match &entry {
-        Entry::Own { tag, .. } => match header.own.get(tag) {
+        SnapshotEntry::Own { tag, .. } => match header.own.get(tag) {
             Some(own) => own,
             None => return false,
         },
@@ -148,13 +148,15 @@ fn give_back(
     };
     if ahead > Nanos::ZERO {
         match &mut entry {
-            Entry::Key { state, .. } | Entry::Own { state, .. } => {
+            SnapshotEntry::Key { state, .. } | SnapshotEntry::Own { state, .. } => {
                 let used = from.used(state, now.saturating_add(ahead));
                 state.fill(0);
                 from.charge(state, now, used);
             }
-            Entry::Record { debt, .. } => *debt = debt.sooner(ahead),
-            Entry::Blocked { until, .. } if *until < Nanos::MAX.get() => *until = sooner(*until, ahead).get(),
+            SnapshotEntry::Record { debt, .. } => *debt = debt.sooner(ahead),
+            SnapshotEntry::Blocked { until, .. } if *until < Nanos::MAX.get() => {
+                *until = sooner(*until, ahead).get();
+            }
             _ => {}
         }
     }
@@ -196,7 +198,7 @@ fn header(input: &mut Input<impl Read>) -> Result<(String, Header), StateError> 
 fn each_entry(
     input: &mut Input<impl Read>,
     words: usize,
-    mut take: impl FnMut(Entry),
+    mut take: impl FnMut(SnapshotEntry),
 ) -> Result<(), StateError> {
     loop {
         let kind = input.u8()?;
@@ -205,7 +207,7 @@ fn each_entry(
         }
         let number = input.u64()?;
         take(match kind {
-            KEY => Entry::Key { tag: number, state: input.words(words)? },
+            KEY => SnapshotEntry::Key { tag: number, state: input.words(words)? },
             SHARED_DEBT => {
                 // Its owner is unknown.
                 input.words(words)?;
@@ -214,17 +216,17 @@ fn each_entry(
             RECORD => {
                 let (of, debt) = (input.u64()?, [input.u64()?, input.u64()?]);
                 match (RecordSpot::from_words([number, of]), Debt::from_words(debt)) {
-                    (Some(place), Some(debt)) => Entry::Record { place, debt },
+                    (Some(place), Some(debt)) => SnapshotEntry::Record { place, debt },
                     _ => return Err(StateError::Contents("an invalid record")),
                 }
             }
             OWN => match usize::try_from(input.u64()?) {
                 Ok(words) if words <= MOST_WORDS as usize => {
-                    Entry::Own { tag: number, state: input.words(words)? }
+                    SnapshotEntry::Own { tag: number, state: input.words(words)? }
                 }
                 _ => return Err(StateError::Contents("a state of too many words")),
             },
-            BLOCKED => Entry::Blocked { tag: number, until: input.u64()? },
+            BLOCKED => SnapshotEntry::Blocked { tag: number, until: input.u64()? },
             _ => return Err(StateError::Contents("an entry of an unknown kind")),
         });
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tidegate_core::Nanos;
-use tidegate_limiter::{Algorithm, Entry, KeyedLimiter};
+use tidegate_limiter::{Algorithm, KeyedLimiter, SnapshotEntry};
 
 use super::{
     StateFile,
@@ -141,7 +141,7 @@ impl Out {
         self.u32(own.len() as u32)?;
         let hash = limit.limiter().hash_keys();
         for (key, policy) in own {
-            self.u64(hash.tag(key.as_bytes()).get())?;
+            self.u64(hash.tag(key.as_bytes()))?;
             self.text(&policy.to_string())?;
         }
         self.entries(|show| limit.snapshot(now, show))
@@ -160,7 +160,7 @@ impl Out {
         self.write(&[END])
     }
 
-    fn entries(&mut self, snapshot: impl FnOnce(&mut dyn FnMut(Entry))) -> io::Result<()> {
+    fn entries(&mut self, snapshot: impl FnOnce(&mut dyn FnMut(SnapshotEntry))) -> io::Result<()> {
         let mut bytes = Vec::new();
         snapshot(&mut |entry| put(&mut bytes, &entry));
         bytes.push(END);
@@ -168,17 +168,17 @@ impl Out {
     }
 }
 
-fn put(bytes: &mut Vec<u8>, entry: &Entry) {
+fn put(bytes: &mut Vec<u8>, entry: &SnapshotEntry) {
     let mut number = |kind: &[u8], number: u64| {
         bytes.extend_from_slice(kind);
         bytes.extend_from_slice(&number.to_le_bytes());
     };
     let words = match entry {
-        Entry::Key { tag, state } => {
+        SnapshotEntry::Key { tag, state } => {
             number(&[KEY], *tag);
             state
         }
-        Entry::Record { place, debt } => {
+        SnapshotEntry::Record { place, debt } => {
             let [bits, of] = place.to_words();
             number(&[RECORD], bits);
             for word in [of].into_iter().chain(debt.to_words()) {
@@ -186,12 +186,12 @@ fn put(bytes: &mut Vec<u8>, entry: &Entry) {
             }
             return;
         }
-        Entry::Own { tag, state } => {
+        SnapshotEntry::Own { tag, state } => {
             number(&[OWN], *tag);
             number(&[], state.len() as u64);
             state
         }
-        Entry::Blocked { tag, until } => {
+        SnapshotEntry::Blocked { tag, until } => {
             number(&[BLOCKED], *tag);
             number(&[], *until);
             return;

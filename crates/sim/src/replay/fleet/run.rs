@@ -8,7 +8,7 @@ use super::{
     node::{Lives, Node},
 };
 use crate::{
-    fleet::{Fleet, Shared},
+    fleet::{Fleet, Sharing},
     replay::{Candidate, KeyState, RecentTimes, Row, Stretch},
 };
 
@@ -35,7 +35,7 @@ pub(crate) struct FleetRun {
     charged: u64,
     denied: u64,
     row: Row,
-    figures: Shared,
+    figures: Sharing,
 }
 
 impl FleetRun {
@@ -58,7 +58,7 @@ impl FleetRun {
             charged: 0,
             denied: 0,
             row: Row::of(candidate, stretches),
-            figures: Shared::new(terms.mode()),
+            figures: Sharing::new(terms.mode()),
         }
     }
 

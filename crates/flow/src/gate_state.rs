@@ -31,7 +31,7 @@ pub(crate) struct Sampled {
 type Listener = Arc<dyn Fn(&StateChange<'_>) + Send + Sync>;
 
 /// A gate's clock, rules and settings.
-pub(crate) struct Shared {
+pub(crate) struct GateState {
     pub(crate) timer: GateTimer,
     pub(crate) layout: Layout,
     /// Prioritized calls wait less than this.
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     listeners: RwLock<Vec<Listener>>,
 }
 
-impl Shared {
+impl GateState {
     pub(crate) fn new(
         timer: GateTimer,
         layout: Layout,

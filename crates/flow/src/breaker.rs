@@ -1,0 +1,182 @@
+//! A circuit breaker by itself.
+
+use std::{fmt, future::Future};
+
+use crate::{
+    Blocked, BreakerState, Gate, Guard, Resource, Timer,
+    rules::{BreakerRule, LoadError, Rules, Target},
+};
+
+/// A circuit breaker for programs that need nothing else of a gate: one resource with one rule, which give it its name. A clone is a
+/// handle to the same breaker.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_flow::{Breaker, CallError, rules::{BreakerRule, Trip}};
+///
+/// let payments = Breaker::new(
+///     BreakerRule::new("payments", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5)).min_calls(2),
+/// )?;
+/// assert_eq!(payments.call(|| "12".parse::<u32>())?, 12);
+/// for _ in 0..2 {
+///     assert!(matches!(payments.call(|| "twelve".parse::<u32>()), Err(CallError::Failed(_))));
+/// }
+/// // Two of three calls have failed: the breaker is open, and does not run this one.
+/// assert!(matches!(payments.call(|| "13".parse::<u32>()), Err(CallError::Open(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Breaker {
+    resource: Resource,
+}
+
+/// Why [`Breaker::call`] has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError<E> {
+    /// The breaker is open, so the call did not run. [`Blocked::retry_after`] is the time until a probe may run.
+    #[error(transparent)]
+    Open(Blocked),
+    /// The error of the call.
+    #[error(transparent)]
+    Failed(E),
+}
+
+impl Breaker {
+    /// Creates a breaker that uses the system clock.
+    ///
+    /// # Errors
+    /// If the rule is invalid.
+    pub fn new(rule: BreakerRule) -> Result<Self, LoadError> {
+        Self::of(&Gate::new(), rule)
+    }
+
+    /// Creates a breaker with another clock, such as a [`ManualTimer`](crate::ManualTimer) in tests.
+    ///
+    /// # Errors
+    /// If the rule is invalid.
+    pub fn with_timer(rule: BreakerRule, timer: impl Timer + 'static) -> Result<Self, LoadError> {
+        Self::of(&Gate::builder().timer(timer).build(), rule)
+    }
+
+    fn of(gate: &Gate, rule: BreakerRule) -> Result<Self, LoadError> {
+        let name = rule.resource.as_str().to_owned();
+        let rule = BreakerRule { resource: Target::Name(name.clone()), ..rule };
+        gate.load(Rules { breakers: vec![rule], ..Rules::default() })?;
+        Ok(Self { resource: gate.resource(&name) })
+    }
+
+    /// Runs `call` unless the breaker is open, and records whether it fails and how long it takes. A call that panics fails.
+    ///
+    /// # Errors
+    /// [`CallError::Open`] if the breaker does not admit the call, otherwise the call's own error.
+    pub fn call<T, E>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T, CallError<E>> {
+        let mut guard = self.enter().map_err(CallError::Open)?;
+        let result = call();
+        if result.is_err() {
+            guard.mark_failed();
+        }
+        result.map_err(CallError::Failed)
+    }
+
+    /// The same for a future. Dropping it before its end cancels the call, which the breaker then ignores.
+    ///
+    /// # Errors
+    /// The same as [`call`](Self::call).
+    pub async fn call_async<T, E>(
+        &self,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, CallError<E>> {
+        let guard = self.enter().map_err(CallError::Open)?;
+        guard.run(call, Result::is_err).await.map_err(CallError::Failed)
+    }
+
+    /// Admits a call that ends when the guard is dropped, for a failure that only the caller can see: mark it with
+    /// [`Guard::mark_failed`].
+    ///
+    /// # Errors
+    /// If the breaker is open, or all of its probes are in flight.
+    pub fn enter(&self) -> Result<Guard<'_>, Blocked> {
+        self.resource.enter()
+    }
+
+    /// Returns the state. An open breaker whose open time has passed stays open until a call probes it.
+    #[must_use]
+    pub fn state(&self) -> BreakerState {
+        self.resource.breakers().first().map_or(BreakerState::Closed, |(_, state)| *state)
+    }
+}
+
+impl fmt::Debug for Breaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Breaker").field("name", &self.resource.name()).field("state", &self.state()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+        time::Duration,
+    };
+
+    use tidegate_core::{Nanos, clock::block_on};
+
+    use super::*;
+    use crate::{ManualTimer, rules::Trip};
+
+    fn breaker(timer: &ManualTimer) -> Breaker {
+        let trip = Trip::ErrorCount { count: 1 };
+        let rule = BreakerRule::new("db", trip, Duration::from_secs(5)).min_calls(1);
+        Breaker::with_timer(rule, timer.clone()).unwrap()
+    }
+
+    fn fails() -> Result<(), &'static str> {
+        Err("down")
+    }
+
+    #[test]
+    fn it_opens_after_failures_and_a_probe_closes_it() {
+        let timer = ManualTimer::new(Nanos::from_secs(1_000));
+        let db = breaker(&timer);
+        for _ in 0..2 {
+            assert_eq!(db.call(fails), Err(CallError::Failed("down")));
+        }
+        assert_eq!(db.state(), BreakerState::Open);
+        let error = db.call(|| -> Result<(), &str> { panic!("an open breaker runs nothing") }).unwrap_err();
+        let CallError::Open(blocked) = &error else { panic!("{error:?}") };
+        assert_eq!(blocked.retry_after(), Some(Duration::from_secs(5)));
+        assert!(error.to_string().contains("db"), "{error}");
+        timer.advance(Duration::from_secs(5));
+        assert_eq!(block_on(db.call_async(async { Ok::<_, &str>(7) })), Ok(7));
+        assert_eq!(db.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn a_panic_is_a_failure_and_a_dropped_future_is_not() {
+        let db = breaker(&ManualTimer::new(Nanos::from_secs(1_000)));
+        for _ in 0..3 {
+            let call = pin!(db.call_async(std::future::pending::<Result<(), &str>>()));
+            assert!(call.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        assert_eq!(db.state(), BreakerState::Closed);
+        for _ in 0..2 {
+            let call = || db.call(|| -> Result<(), &str> { panic!("down") });
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
+        }
+        assert_eq!(db.state(), BreakerState::Open);
+    }
+
+    #[test]
+    fn the_name_is_not_a_pattern_and_a_wrong_rule_is_refused() {
+        let rule = |ratio| {
+            BreakerRule::new(
+                Target::Pattern("a.*".to_owned()),
+                Trip::ErrorRatio { ratio },
+                Duration::from_secs(1),
+            )
+        };
+        assert_eq!(Breaker::new(rule(0.5)).unwrap().resource.name(), "a.*");
+        assert!(Breaker::new(rule(1.5)).unwrap_err().to_string().contains("1.5"));
+    }
+}
