@@ -3,6 +3,7 @@
 //! Every process is killed when its handle is dropped. Nothing here waits for a fixed time: conditions are polled up to
 //! [`PATIENCE`], so a busy machine makes a test slow but not wrong.
 
+mod clock;
 mod cluster;
 mod proxy;
 mod resp;

@@ -25,6 +25,8 @@ pub struct Server {
     options: Vec<String>,
     /// The password of the default user.
     pub(crate) password: Option<String>,
+    /// A library to load before the others, and the file with which it shifts the time.
+    pub(crate) preload: Option<(PathBuf, PathBuf)>,
     process: Option<Child>,
 }
 
@@ -53,7 +55,7 @@ impl Server {
         let directory = std::env::temp_dir().join(format!("tidegate-redis-{}-{number}", std::process::id()));
         fs::create_dir_all(&directory).expect("the temporary directory takes a directory");
         let options = options.iter().map(|&option| option.into()).collect();
-        Self { port: free_port(), directory, options, password: None, process: None }
+        Self { port: free_port(), directory, options, password: None, preload: None, process: None }
     }
 
     /// The port.
@@ -117,6 +119,9 @@ impl Server {
         let mut command = Command::new(program());
         command.args(&self.options).current_dir(&self.directory);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if let Some((library, clock)) = &self.preload {
+            command.env("LD_PRELOAD", library).env("TIDEGATE_CLOCK", clock);
+        }
         let process = command.spawn().unwrap_or_else(|error| {
             let (program, what) = (program(), "install redis-server, or name a program");
             panic!("cannot start {}: {error}; {what} in {PROGRAM}", program.display())

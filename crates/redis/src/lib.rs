@@ -44,7 +44,10 @@
 //! * A decision and its effect are one step: a script, which Redis runs alone. Concurrent requests share a call.
 //!   [`Store::acquire_all`] decides several limits in one step.
 //! * The time is Redis's own `TIME`, in microseconds, so the nodes' clocks do not matter. If it goes backwards, it counts as
-//!   standing still.
+//!   standing still. If it goes backwards by more than a second (for example because it was an hour ahead for a moment), units
+//!   that were used in its future count from now on, so each key recovers within a window. Until the clock has caught up, a bucket
+//!   owes at most its capacity, so a [charge](SharedLimit::charge) beyond that is forgiven. A difference of more than a second
+//!   between the store's clock and this machine's is logged, and [`Stats`] shows it.
 //! * Tests run each script and its algorithm in `tidegate-core` through the same random steps and compare them. A limit that
 //!   the scripts cannot represent exactly is refused when it is built ([`PlanError`]).
 //! * A denial writes nothing. This node remembers it until the wait is over, for a second at most, so retries cost few round

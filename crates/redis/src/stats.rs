@@ -41,6 +41,11 @@ pub struct Stats {
     pub errors: [u64; StoreError::NAMES.len()],
     /// Nodes that share the store, at the last count; at least 1.
     pub nodes: u32,
+    /// How many milliseconds the store's clock is ahead of this machine's, and negative if it is behind; `None` before the first
+    /// heartbeat. In a cluster, that of the server with the largest difference.
+    pub clock_ahead_ms: Option<i64>,
+    /// Whether the store's clock has shown a later time than now.
+    pub clock_went_back: bool,
 }
 
 impl Stats {
@@ -138,6 +143,7 @@ impl Counters {
             closed: self.closed.get(),
             errors: std::array::from_fn(|at| self.errors[at].get()),
             nodes,
+            ..Stats::default()
         }
     }
 }

@@ -114,6 +114,7 @@ impl Store {
         let counts = self.sweeper().counts();
         stats.leased += counts.decided;
         stats.remembered += counts.remembered;
+        (stats.clock_ahead_ms, stats.clock_went_back) = monitor.store_clock();
         stats
     }
 

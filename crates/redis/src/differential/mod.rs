@@ -3,6 +3,7 @@
 mod allotments;
 mod changes;
 mod charges;
+mod clock_steps;
 mod holders;
 mod refunds;
 mod versions;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::{Clock, Nanos, Policy, Quota};
 use tidegate_limiter::{Limiter, SystemClock};
 
-use super::{Health, Monitor};
+use super::{Health, Monitor, store_clock::APART};
 
 /// The maximum number of lines per minute, and in a burst.
 const LINES: u32 = 6;
@@ -27,12 +27,22 @@ pub struct Lines {
     far: bool,
     told: Health,
     opened: u64,
+    /// For the lines about the store's clock: that it differs from this node's, and that it went back.
+    clock: [Limiter<SystemClock>; 2],
 }
 
 impl Lines {
     pub fn new() -> Self {
         let quota = Quota::per_minute(LINES);
-        Self { limiter: Limiter::new(Policy::token_bucket(quota)), told: Health::Up, opened: 0, far: false }
+        let seldom = || Limiter::new(Policy::token_bucket(Quota::per_minute(1)));
+        let clock = [seldom(), seldom()];
+        Self {
+            limiter: Limiter::new(Policy::token_bucket(quota)),
+            told: Health::Up,
+            opened: 0,
+            far: false,
+            clock,
+        }
     }
 
     fn next(&mut self, health: Health, any_open: bool, opened: u64, now: Nanos) -> Option<Line> {
@@ -55,6 +65,7 @@ impl Lines {
     /// Logs what has changed.
     pub fn log(&mut self, monitor: &Monitor) {
         self.log_distance(monitor);
+        self.log_clock(monitor);
         let (opened, now) = (monitor.counters().opened.get(), monitor.clock.now());
         let Some(line) = self.next(monitor.health(), monitor.any_open(), opened, now) else { return };
         let (store, why) = (monitor.runner.connector.address(), monitor.why());
@@ -67,6 +78,25 @@ impl Lines {
                 tracing::warn!(%store, "the shared store replies to most decisions after their deadline");
             }
             Line::Down => tracing::warn!(%store, error, "the shared store is down"),
+        }
+    }
+
+    fn log_clock(&self, monitor: &Monitor) {
+        let ((ahead, went_back), now) = (monitor.store_clock(), monitor.clock.now());
+        let store = monitor.runner.connector.address();
+        let [apart, back] = &self.clock;
+        if went_back && back.acquire_at(1, now).is_allowed() {
+            tracing::warn!(
+                %store,
+                "the shared store's clock went back; until it has caught up, what was used in its future counts from now on"
+            );
+        }
+        if let Some(ahead_ms) = ahead
+            && is_apart(ahead_ms)
+            && apart.acquire_at(1, now).is_allowed()
+        {
+            let advice = "synchronize both clocks, because the store's clock decides when limits recover";
+            tracing::warn!(%store, ahead_ms, "the shared store's clock differs from this machine's; {advice}");
         }
     }
 
@@ -88,6 +118,11 @@ impl Lines {
         }
         self.far = far;
     }
+}
+
+/// Whether the store's clock is this many milliseconds ahead of this node's, or behind, too much.
+fn is_apart(ahead_ms: i64) -> bool {
+    Nanos::from_millis(ahead_ms.unsigned_abs()) > APART
 }
 
 /// Whether a round trip takes more than a third of the deadline. To return to near, it must take less than a quarter.

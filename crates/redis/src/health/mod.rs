@@ -7,6 +7,7 @@ mod heartbeat;
 mod lines;
 mod nodes;
 mod patience;
+mod store_clock;
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -19,6 +20,7 @@ use nodes::Identity;
 pub use nodes::{Nodes, SeenNode, random, seen};
 pub use patience::{Patience, Wait};
 use redis::Value;
+use store_clock::StoreClock;
 use tidegate_core::Clock;
 use tidegate_limiter::SystemClock;
 use tokio::sync::Notify;
@@ -26,7 +28,7 @@ use tokio::sync::Notify;
 use crate::{
     Deadline, StoreError, Timeout,
     connection::{SLOTS, slot},
-    script::{Runner, Script},
+    script::{Runner, Script, call},
     stats::Counters,
 };
 
@@ -55,6 +57,8 @@ pub struct Monitor {
     pub distance: Distance,
     pub patience: Patience,
     breakers: Vec<Breaker>,
+    /// The clock of each shard's server.
+    clocks: Vec<StoreClock>,
     /// Triggers a heartbeat.
     wake: Arc<Notify>,
     /// The error that last opened a breaker.
@@ -74,6 +78,7 @@ impl Monitor {
             distance: Distance::default(),
             patience: Patience::default(),
             breakers: (0..shards).map(|_| Breaker::default()).collect(),
+            clocks: (0..shards).map(|_| StoreClock::default()).collect(),
             wake: Arc::default(),
             why: Mutex::default(),
             punctual: Punctual::default(),
@@ -151,6 +156,13 @@ impl Monitor {
         }
     }
 
+    /// How far the store's clock is ahead of this node's, in milliseconds, and whether it has shown a later time than now. In a
+    /// cluster, the server with the largest difference counts.
+    pub fn store_clock(&self) -> (Option<i64>, bool) {
+        let ahead = self.clocks.iter().filter_map(StoreClock::ahead).max_by_key(|ahead| ahead.unsigned_abs());
+        (ahead, self.clocks.iter().any(StoreClock::went_back))
+    }
+
     /// Fails if the store may not be asked.
     pub fn admit(&self, shard: usize) -> Result<(), StoreError> {
         if self.breakers[shard].admits() {
@@ -172,9 +184,17 @@ impl Monitor {
         may_repeat: bool,
     ) -> Result<Value, StoreError> {
         let sent = self.clock.now();
+        let clock = &self.clocks[shard];
+        let script = if clock.went_back() { script.after_step() } else { script };
         let outcome = deadline.bound(self.runner.run(script, keys, arguments, may_repeat)).await.flatten();
         match &outcome {
-            Ok(_) => self.distance.measured(self.clock.now().saturating_since(sent)),
+            Ok(reply) => {
+                self.distance.measured(self.clock.now().saturating_since(sent));
+                let doubtful = call::time(reply).is_some_and(|now| clock.saw(now));
+                if doubtful && self.breakers[shard].suspect() {
+                    self.wake.notify_one();
+                }
+            }
             Err(error) => self.failed(shard, error),
         }
         outcome

@@ -8,9 +8,10 @@ use std::{
 };
 
 use redis::Value;
-use tidegate_core::Nanos;
+use tidegate_core::{Clock, Nanos};
+use tidegate_limiter::SystemClock;
 
-use super::Monitor;
+use super::{Monitor, store_clock::STEP};
 use crate::{Deadline, StoreError, script::Script};
 
 /// A node no longer counts after this long without a heartbeat.
@@ -19,13 +20,25 @@ const GONE_MS: &str = "10000";
 /// from one.
 const PROOF: Nanos = Nanos::from_secs(15);
 
+/// While the clock is behind a time that it has shown, the member `clock` keeps that time as its score (see
+/// [`store_clock`](super::store_clock)). A user who may not list the nodes does not share it.
 const SCRIPT: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local gone = tonumber(ARGV[2])
+local newest = redis.pcall('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
+local latest = math.max(tonumber(ARGV[3]), newest[2] and tonumber(newest[2]) or 0)
+local ahead = latest - now > tonumber(ARGV[4])
+if ahead then
+  redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. string.format('%.0f', now + gone), '+inf')
+  redis.call('ZADD', KEYS[1], string.format('%.0f', latest), 'clock')
+else
+  redis.call('ZADD', KEYS[1], 'XX', 0, 'clock')
+end
 redis.call('ZADD', KEYS[1], now, ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. string.format('%.0f', now - ARGV[2]))
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return redis.call('ZCARD', KEYS[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. string.format('%.0f', now - gone))
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ahead and math.max(gone, latest - now) or gone))
+return {redis.call('ZCARD', KEYS[1]) - (ahead and 1 or 0), now, latest}
 ";
 
 /// Lists the nodes with the milliseconds since their last heartbeats, at most as many as this, the latest of them.
@@ -143,6 +156,7 @@ impl Identity {
         pairs
             .0
             .iter()
+            .filter(|[member, _]| !matches!(member, Value::BulkString(name) if name == b"clock"))
             .map(|[member, ago]| match (member, ago) {
                 (Value::BulkString(member), Value::Int(ago)) => {
                     let member = String::from_utf8_lossy(member);
@@ -207,10 +221,25 @@ impl Beat {
     /// Sends one heartbeat to a shard: a small write that a replica or a full server would refuse. Returns how many nodes the
     /// shard has seen recently.
     pub async fn give(&self, monitor: &Monitor, shard: usize, deadline: Deadline) -> Result<u32, StoreError> {
-        let (keys, arguments) = ([&self.keys[shard]], [monitor.identity.0.as_bytes(), GONE_MS.as_bytes()]);
-        let reply = deadline.bound(monitor.runner.run(&self.script, &keys, &arguments, true)).await;
+        let (clock, sent) = (&monitor.clocks[shard], SystemClock::new().now());
+        let before = clock.latest();
+        let millis = |time: Nanos| (time.get() / 1_000_000).to_string();
+        let (latest, step) = (millis(before), millis(STEP));
+        let arguments =
+            [monitor.identity.0.as_bytes(), GONE_MS.as_bytes(), latest.as_bytes(), step.as_bytes()];
+        let reply =
+            deadline.bound(monitor.runner.run(&self.script, &[&self.keys[shard]], &arguments, true)).await;
         match reply.flatten() {
-            Ok(Value::Int(nodes)) => Ok(u32::try_from(nodes).unwrap_or(u32::MAX)),
+            Ok(Value::Array(found)) => {
+                let [Value::Int(nodes), Value::Int(now), Value::Int(latest)] = found[..] else {
+                    return Err(StoreError::BadReply);
+                };
+                let time = |millis: i64| Nanos::from_millis(u64::try_from(millis).unwrap_or(0));
+                clock.beat(time(now), before, time(latest));
+                // The node's clock of decisions is monotonic, so it does not follow the system's time.
+                clock.compare(time(now), sent, SystemClock::new().now());
+                Ok(u32::try_from(nodes).unwrap_or(u32::MAX))
+            }
             Ok(_) => Err(StoreError::BadReply),
             // A user that may not write a heartbeat cannot use the store at all.
             Err(StoreError::Forbidden(why) | StoreError::Script(why)) => Err(StoreError::NotPermitted(why)),

@@ -119,23 +119,35 @@ impl Before {
     }
 }
 
+/// The server's time in a reply, if it has one.
+pub fn time(reply: &Value) -> Option<Nanos> {
+    let micros = match reply {
+        Value::BulkString(packed) => u64::from_le_bytes(*packed.first_chunk()?),
+        Value::Array(parts) => {
+            let [seconds, micros, ..] = &parts[..] else { return None };
+            number(seconds)?.saturating_mul(1_000_000).saturating_add(number(micros)?)
+        }
+        _ => return None,
+    };
+    Some(Nanos::from_micros(micros))
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::BulkString(text) => std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()),
+        _ => None,
+    }
+}
+
 /// Parses the server's time and the part for each key.
 pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreError> {
+    let now = time(&reply).ok_or(StoreError::BadReply)?;
     let parts = match reply {
         Value::BulkString(packed) => return unpack(&packed, keys).ok_or(StoreError::BadReply),
         Value::Array(parts) => parts,
         _ => return Err(StoreError::BadReply),
     };
-    let [seconds, micros, Value::Array(found)] =
-        <[Value; 3]>::try_from(parts).map_err(|_| StoreError::BadReply)?
-    else {
-        return Err(StoreError::BadReply);
-    };
-    let number = |value: Value| match value {
-        Value::BulkString(text) => std::str::from_utf8(&text).ok().and_then(|text| text.parse::<u64>().ok()),
-        _ => None,
-    };
-    let (Some(seconds), Some(micros)) = (number(seconds), number(micros)) else {
+    let [_, _, Value::Array(found)] = <[Value; 3]>::try_from(parts).map_err(|_| StoreError::BadReply)? else {
         return Err(StoreError::BadReply);
     };
     if found.len() != keys {
@@ -148,7 +160,6 @@ pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreErr
         Value::Int(2) => Ok(Before::NotOurs),
         _ => Err(StoreError::BadReply),
     };
-    let now = Nanos::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
     Ok((now, found.into_iter().map(before).collect::<Result<_, _>>()?))
 }
 

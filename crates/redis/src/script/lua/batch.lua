@@ -8,7 +8,7 @@ local states = call('MGET', unpack(keys))
 for i = 1, #keys do
   local there = states[i]
   local before, as_is = there, true
-  if there and #there ~= size then before, as_is = own(p, there, size, adopt) end
+  if there and (went_back or #there ~= size) then before, as_is = own(p, there, size, adopt, keys[i]) end
   local ours = before ~= nil
   local value, head, was
   if same then

@@ -1,7 +1,7 @@
 -- value: start (7 bytes), count (4)             numbers: limit, window, 1 for first-hit
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
-  p.lasts = p[2]
+  p.lasts, p.aligned = p[2], p[3] ~= 1 and p[2] or nil
   return 11
 end
 local function decide(p, v, cost)

@@ -23,7 +23,7 @@ for i = 1, #KEYS do
       before = 1
     else
       part.there = before
-      before, part.as_is = own(part.p, before, size, kind.adopt)
+      before, part.as_is = own(part.p, before, size, kind.adopt, KEYS[i])
       if before == nil then
         before = 2
       else

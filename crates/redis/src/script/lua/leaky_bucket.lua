@@ -19,4 +19,10 @@ local function decide(p, v, cost)
   if part >= p[6] then debt, part = debt + 1, part - p[6] end
   return pack(p.head, now + debt, part), now + debt, tat
 end
-return prepare_bucket, decide, adopt_bucket
+local function prepare(p)
+  local size = prepare_bucket(p)
+  -- The last request to start owes its own span, too.
+  if went_back then p.ahead = p.ahead + span_of(p, p[1]) + 1 end
+  return size
+end
+return prepare, decide, adopt_bucket

@@ -13,7 +13,7 @@ end
 local states, at = redis.call('MGET', unpack(KEYS, 1, count)), 1
 for i = 1, count do
   local there = states[i]
-  local before, as_is = own(p, there, size, adopt)
+  local before, as_is = own(p, there, size, adopt, KEYS[i])
   local value, ours = before, before ~= nil
   for _ = 1, struct.unpack('<I4', ARGV[4], 4 * i - 3) do
     if ours then

@@ -14,6 +14,34 @@ local function newest(log, rank)
   return time_at(log, (log.next - rank) % log.slots)
 end
 
+-- Writes times into the ring, starting at this slot.
+local function put(log, slot, times)
+  local first = 8 * (log.slots - slot)
+  redis.call('SETRANGE', log.key, log.head + 8 * slot, string.sub(times, 1, first))
+  if first < #times then redis.call('SETRANGE', log.key, log.head, string.sub(times, first + 1)) end
+end
+
+-- Moves entries from the clock's future to now. Otherwise they would count until the clock gets there.
+local function from_future(p, log)
+  if newest(log, 1) <= now then return log end
+  local ahead, behind, upto = 1, log.len + 1, pxat(now + p[2])
+  while behind - ahead > 1 do
+    local rank = math.floor((ahead + behind) / 2)
+    if newest(log, rank) > now then ahead = rank else behind = rank end
+  end
+  local times = string.rep(struct.pack('<I8', now), ahead)
+  if log.ring then
+    put(log, (log.next - ahead) % log.slots, times)
+    redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4I8', log.next, log.len, now))
+    redis.call('PEXPIREAT', log.key, upto)
+    log.last, log.value = now, log.value and redis.call('GET', log.key)
+  else
+    log.value = string.sub(log.value, 1, #log.value - #times) .. times
+    redis.call('SET', log.key, log.value, 'PXAT', upto)
+  end
+  return log
+end
+
 -- The key's log, or what is wrong with the key.
 local function open(p, key)
   local ring = p[3] == 1
@@ -42,11 +70,11 @@ local function open(p, key)
   end
   if not log.ring then
     log.len = log.slots
-    return log
+    return went_back and from_future(p, log) or log
   end
   log.next, log.len, log.last = struct.unpack('<I4I4I8', value)
   if log.len < 1 or log.len > log.slots or log.next >= log.slots then return nil, 2 end
-  return log
+  return went_back and from_future(p, log) or log
 end
 
 -- Finds how many entries count.
@@ -103,13 +131,6 @@ local function grow(p, log, needed)
   local body = kept(log) .. string.rep('\0', 8 * (slots - log.live))
   log.slots, log.next, log.head = slots, log.live % slots, HEAD
   return body
-end
-
--- Writes times into the ring, starting at this slot.
-local function put(log, slot, times)
-  local first = 8 * (log.slots - slot)
-  redis.call('SETRANGE', log.key, log.head + 8 * slot, string.sub(times, 1, first))
-  if first < #times then redis.call('SETRANGE', log.key, log.head, string.sub(times, first + 1)) end
 end
 
 -- Writes the entries that were taken.

@@ -5,7 +5,7 @@ local pack, read = struct.pack, struct.unpack
 local function prepare(p)
   local bytes = p[1] < 65535 and 2 or 4
   local head, full, most = '<I7I' .. bytes .. 'I' .. bytes, 256 ^ bytes - 1, 4294967295
-  p.lasts = 2 * p[2]
+  p.lasts, p.aligned = 2 * p[2], p[2]
   -- The start, the previous count and the current one of a value, and the value of them.
   function p.open(v)
     if not v then return 0, 0, 0 end

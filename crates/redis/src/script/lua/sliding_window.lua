@@ -3,7 +3,7 @@
 -- A full count or sum (all bits set) is above the limit and stands for any number, after a charge.
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
-  p.lasts = p[2] * p[3]
+  p.lasts, p.aligned = p[2] * p[3], p[2]
   p.count = '<I' .. p[4]
   p.full = 256 ^ p[4] - 1
   -- The highest limit cannot be exceeded, so none of its counts is full.

@@ -16,6 +16,8 @@ end
 -- not hold every fraction.
 local function prepare_bucket(p)
   p.lasts = 0
+  -- The longest debt of decisions.
+  p.ahead = p[5] > 0 and p[4] + 1 or p[4]
   if p[3] == 0 then return 7 end
   local bytes = p[6] <= 1099511627776 and 5 or 6
   p.head = '<I7I' .. bytes

@@ -26,10 +26,21 @@ local function put(p, key, before, value, head, was)
 end
 
 -- The value in this limit's form, and whether it was already in it. If only the limit's numbers have changed since it was
--- written, it may have another form, which the algorithm's `adopt` converts.
-local function own(p, before, size, adopt)
-  if not before or #before == size then return before, true end
-  return adopt and adopt(p, before) or nil, false
+-- written, it may have another form, which the algorithm's `adopt` converts. A value from the clock's future is moved to now,
+-- as if its units had just been used, and written: otherwise it would deny until the clock gets there.
+local function own(p, before, size, adopt, key)
+  local value, as_is = before, true
+  if before and #before ~= size then value, as_is = adopt and adopt(p, before) or nil, false end
+  if went_back and value then
+    local latest = p.aligned and now - now % p.aligned or now + (p.ahead or 0)
+    if read('<I7', value) > latest then
+      -- A bucket's fraction is part of its head.
+      local rest = p.ahead and string.rep('\0', size - 7) or string.sub(value, 8)
+      value, as_is = struct.pack('<I7', latest) .. rest, true
+      put(p, key, before, value, latest)
+    end
+  end
+  return value, as_is
 end
 
 -- The whole value, if `after` may be only the beginning of one.

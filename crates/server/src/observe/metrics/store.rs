@@ -15,6 +15,16 @@ pub(super) fn tell(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
     for (name, help, value) in [
         ("shared_store_up", "Whether the shared store is up", up),
         ("shared_store_nodes", "Processes that share the store, at the last count", stats.nodes.into()),
+        (
+            "shared_store_clock_difference_milliseconds",
+            "Difference between the store's clock and this machine's",
+            stats.clock_ahead_ms.unwrap_or(0).unsigned_abs(),
+        ),
+        (
+            "shared_store_clock_went_back",
+            "Whether the store's clock has shown a later time than now",
+            stats.clock_went_back.into(),
+        ),
     ] {
         sink.family(name, help, Kind::Gauge, &one(value))?;
     }
