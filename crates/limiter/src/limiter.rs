@@ -11,6 +11,7 @@ use tidegate_core::{Admission, Algorithm, Clock, Decision, Estimate, Nanos, Poli
 use crate::{
     SystemClock, Timer, WaitError,
     block::denied_until,
+    reserve::Eras,
     version::{LockedVersion, Versions},
     wait::{Ground, Home, OneLine, Ticket, WaitLine, Wakes, wait},
 };
@@ -30,6 +31,7 @@ pub struct Limiter<C: ?Sized = SystemClock> {
     /// The policy and its state.
     versions: Versions,
     line: OneLine,
+    eras: Eras,
     /// Denies everything until this time, in nanoseconds; 0 if not blocked.
     blocked: AtomicU64,
     /// Last, so that a reference to a limiter becomes one to a limiter with any clock.
@@ -51,6 +53,7 @@ impl<C> Limiter<C> {
         Self {
             versions: Versions::new(policy.into()),
             line: OneLine::new(),
+            eras: Eras::new(),
             blocked: AtomicU64::new(0),
             clock,
         }
@@ -202,12 +205,23 @@ impl<C: ?Sized> Limiter<C> {
         self.serve(now);
     }
 
+    /// Where units count now, for [`Estimate::place`]. Read it before the units are taken.
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        self.eras.place(&self.policy())
+    }
+
     /// Corrects an estimate at `now` to the `actual` cost (see [`Policy::settle`]). A caller settles each estimate once.
     pub fn settle_at(&self, estimate: Estimate, actual: u32, now: Nanos) {
         if self.line.is_busy() {
-            return self.step(now, |line, ground, wakes| line.correct(ground, estimate, actual, wakes));
+            return self.step(now, |line, ground, wakes| {
+                let actual = self.eras.actual(ground.policy, estimate, actual);
+                line.correct(ground, estimate, actual, wakes);
+            });
         }
-        self.versions.apply(|policy, state| policy.settle(state, now, estimate, actual));
+        self.versions.apply(|policy, state| {
+            policy.settle(state, now, estimate, self.eras.actual(policy, estimate, actual));
+        });
         // A waiter may have joined just before, without seeing this room.
         self.serve(now);
     }
@@ -215,6 +229,7 @@ impl<C: ?Sized> Limiter<C> {
     /// Forgets what was used, as if the limiter were new. A block stays. Permits in use are forgotten too: releasing one later has no
     /// effect. Returns whether anything was in use.
     pub fn reset_at(&self, now: Nanos) -> bool {
+        self.eras.reset();
         let was_used = self.versions.apply(|policy, state| {
             let was_used = !policy.is_recovered(state, now);
             state.fill(0);
@@ -242,7 +257,7 @@ impl<C: ?Sized> Limiter<C> {
     ///
     /// Each different policy that the limiter ever has keeps about 400 bytes until the limiter is dropped.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) {
-        self.versions.change(policy.into(), now);
+        self.eras.change(|| self.versions.change(policy.into(), now));
         self.serve(now);
     }
 

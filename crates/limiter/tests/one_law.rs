@@ -1,11 +1,13 @@
 //! One law for every change: what was used and what is newly admitted is at most the highest limit that was in force in the window,
-//! for any sequence of changes of policy, overrides, table sizes, snapshots, restores, evictions, refunds and time.
+//! for any sequence of changes of policy, overrides, table sizes, snapshots, restores, evictions, refunds, settlements and time.
 //!
 //! 40,000 random steps for each algorithm and way to hold it; `TIDEGATE_LONG=1` makes it 10,000,000.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tidegate_limiter::{Forgotten, KeyedLimiter, Limiter, Nanos, Policy, Quota, SnapshotEntry, WhenFull};
+use tidegate_limiter::{
+    Estimate, Forgotten, KeyedLimiter, Limiter, Nanos, Policy, Quota, SnapshotEntry, WhenFull, algorithm,
+};
 
 const WINDOW: u64 = 60_000_000_000;
 const START: Nanos = Nanos::new(1_000 * WINDOW);
@@ -23,12 +25,16 @@ enum Kind {
     TokenBucket,
     LeakyBucket,
     Concurrency,
+    /// Permits that expire.
+    Held,
 }
 
-use Kind::{Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket};
+use Kind::{
+    Concurrency, FixedWindow, Held, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+};
 
-const KINDS: [Kind; 7] =
-    [FixedWindow, SlidingLog, SlidingWindow, SlidingCounter, TokenBucket, LeakyBucket, Concurrency];
+const KINDS: [Kind; 8] =
+    [FixedWindow, SlidingLog, SlidingWindow, SlidingCounter, TokenBucket, LeakyBucket, Concurrency, Held];
 
 impl Kind {
     fn policy(self, limit: u32) -> Policy {
@@ -41,6 +47,7 @@ impl Kind {
             TokenBucket => Policy::token_bucket(quota),
             LeakyBucket => Policy::leaky_bucket(quota),
             Concurrency => Policy::concurrency(limit),
+            Held => algorithm::Concurrency::new(limit).hold(Duration::from_nanos(WINDOW)).unwrap().into(),
         }
     }
 }
@@ -50,6 +57,8 @@ impl Kind {
 struct Known {
     /// When units started, and how many. Those of a leaky bucket start after their delay.
     used: Vec<(u64, u64)>,
+    /// Where the units of each of these count.
+    places: Vec<u64>,
     limits: Vec<(u64, u64)>,
 }
 
@@ -78,7 +87,7 @@ impl Known {
         };
         match kind {
             FixedWindow | SlidingCounter => over(now - now % WINDOW, self.highest(now - now % WINDOW)),
-            SlidingLog | SlidingWindow => over(now - WINDOW + 1, self.highest(now - WINDOW + 1)),
+            SlidingLog | SlidingWindow | Held => over(now - WINDOW + 1, self.highest(now - WINDOW + 1)),
             // Units are in flight until they are given back.
             Concurrency => over(0, self.highest(u64::MAX)),
             // Each unit takes an interval of the highest limit, and starts are rounded to nanoseconds.
@@ -115,7 +124,27 @@ impl Known {
         kind != LeakyBucket || self.limits.len() == 1
     }
 
-    fn refund(&mut self, mut units: u64) {
+    /// A request whose units go back to the place where they count when it is settled, and the units that it really used.
+    fn settle_one(&mut self, kind: Kind, random: &mut Random) -> Option<(Estimate, u32)> {
+        if matches!(kind, LeakyBucket | Concurrency | Held) || self.used.is_empty() {
+            return None;
+        }
+        let at = random.below(self.used.len());
+        let (taken, cost) = self.used[at];
+        let actual = random.next() % (cost as u32 + 1);
+        self.used[at].1 = actual.into();
+        Some((Estimate { cost: cost as u32, taken: Nanos::new(taken), place: self.places[at] }, actual))
+    }
+
+    fn refund(&mut self, kind: Kind, now: u64, mut units: u64) {
+        if kind == Held {
+            // The permits that were taken first come back first.
+            for (_, used) in self.used.iter_mut().filter(|(at, _)| *at > now - WINDOW) {
+                let back = units.min(*used);
+                (*used, units) = (*used - back, units - back);
+            }
+            return;
+        }
         while units > 0
             && let Some((at, last)) = self.used.pop()
         {
@@ -141,7 +170,11 @@ impl Random {
 
     fn limit(&mut self, kind: Kind) -> u32 {
         // A log of a million entries takes too long to move.
-        if kind != SlidingLog && self.below(4) == 0 { WIDE[self.below(6)] } else { LIMITS[self.below(14)] }
+        if !matches!(kind, SlidingLog | Held) && self.below(4) == 0 {
+            WIDE[self.below(6)]
+        } else {
+            LIMITS[self.below(14)]
+        }
     }
 
     fn cost(&mut self, limit: u32) -> u32 {
@@ -187,6 +220,7 @@ enum Step {
     Save,
     Restore,
     Refund(&'static str, u32),
+    Settle(&'static str, Estimate, u32),
     Time(u64),
     Over(String),
 }
@@ -207,8 +241,8 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
             known.entry(key).or_default().limit_is(limit, now.get());
         }
         let in_force = *overrides.get(key).unwrap_or(&limit);
-        let (mut admitted, mut start) = (0, now);
-        history.push(match random.below(20) {
+        let (mut admitted, mut start, place) = (0, now, limiter.place(key));
+        history.push(match random.below(21) {
             0..6 => {
                 let cost = random.cost(in_force);
                 let decision = limiter.acquire_at(key, cost, now);
@@ -273,13 +307,19 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
                 }
                 Step::Restore
             }
+            18 => {
+                let settled = known.get_mut(key).and_then(|known| known.settle_one(kind, random));
+                let (estimate, actual) = settled.unwrap_or((Estimate { cost: 0, taken: now, place: 0 }, 0));
+                limiter.settle_at(key, estimate, actual, now);
+                Step::Settle(key, estimate, actual)
+            }
             17 => {
                 let used = known.get(key).and_then(|known| known.used.last()).map_or(0, |(_, units)| *units);
                 let units = 1 + random.below(used.max(1) as usize) as u32;
                 let known = known.entry(key).or_default();
                 let units = if known.may_refund(kind) { units } else { 0 };
                 limiter.refund_at(key, units, now);
-                known.refund(units.into());
+                known.refund(kind, now.get(), units.into());
                 Step::Refund(key, units)
             }
             _ => {
@@ -295,6 +335,8 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
         if admitted > 0 {
             let known = known.entry(key).or_default();
             known.used.push((start.get(), admitted.into()));
+            known.places.truncate(known.used.len() - 1);
+            known.places.push(place);
             *checked += 1;
             if let Err(over) = known.check(kind, now.get()) {
                 history.push(Step::Over(format!("{key}: {over}")));
@@ -316,14 +358,16 @@ fn a_limiter_without_keys_keeps_the_law() {
             let mut history = Vec::new();
             for _ in 0..60 {
                 known.limit_is(limit, now.get());
-                match random.below(12) {
+                match random.below(13) {
                     0..6 => {
-                        let cost = random.cost(limit);
+                        let (cost, place) = (random.cost(limit), limiter.place());
                         let decision = limiter.acquire_at(cost, now);
                         history.push(Step::Acquire("", cost, decision.is_allowed()));
                         if decision.is_allowed() {
                             let start = now.saturating_add(decision.delay().into());
                             known.used.push((start.get(), cost.into()));
+                            known.places.truncate(known.used.len() - 1);
+                            known.places.push(place);
                             if let Err(over) = known.check(kind, now.get()) {
                                 panic!("{kind:?}: {over} after {history:?}");
                             }
@@ -344,12 +388,19 @@ fn a_limiter_without_keys_keeps_the_law() {
                             history.push(Step::Restore);
                         }
                     }
+                    11 => {
+                        let settled = known.settle_one(kind, &mut random);
+                        let (estimate, actual) =
+                            settled.unwrap_or((Estimate { cost: 0, taken: now, place: 0 }, 0));
+                        limiter.settle_at(estimate, actual, now);
+                        history.push(Step::Settle("", estimate, actual));
+                    }
                     10 => {
                         let used = known.used.last().map_or(0, |(_, units)| *units);
                         let units = 1 + random.below(used.max(1) as usize) as u32;
                         let units = if known.may_refund(kind) { units } else { 0 };
                         limiter.refund_at(units, now);
-                        known.refund(units.into());
+                        known.refund(kind, now.get(), units.into());
                         history.push(Step::Refund("", units));
                     }
                     _ => {

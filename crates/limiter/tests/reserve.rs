@@ -88,7 +88,7 @@ proptest! {
                     if fits {
                         taken.0.push((now, cost.into()));
                         if matches!(step, Step::Reserve(_)) {
-                            open.push((taken.0.len() - 1, Estimate { cost, taken: time }));
+                            open.push((taken.0.len() - 1, Estimate { cost, taken: time, place: keys.place("a") }));
                         }
                     }
                 }
@@ -126,7 +126,7 @@ proptest! {
                 Step::Reserve(cost) => {
                     if one.acquire_at(cost, time).is_allowed() {
                         let _ = known.charge_at(cost / 2, time);
-                        open.push(Estimate { cost, taken: time });
+                        open.push(Estimate { cost, taken: time, place: one.place() });
                     }
                 }
                 Step::Settle(at, _) if at < open.len() => {
@@ -232,6 +232,30 @@ fn a_waiter_is_served_by_what_a_reservation_returns_and_waits_longer_for_what_it
             assert_eq!(left(&keys), 20);
         }
     }
+}
+
+#[test]
+fn after_a_change_of_a_rate_or_a_reset_nothing_returns() {
+    let bucket = |limit| Policy::token_bucket(quota(limit));
+    let (timer, keys) = keys(bucket(100));
+    let slow = |keys: &KeyedLimiter<_>| keys.set_policy(bucket(10)).unwrap().finish();
+    let work = Reservation::of_key(&keys, "a", 100).unwrap();
+    slow(&keys);
+    keys.set_policy(bucket(100)).unwrap().finish();
+    work.settle(0);
+    assert_eq!(left(&keys), 0, "how much refilled in between is unknown");
+
+    timer.advance(Duration::from_nanos(3 * WINDOW));
+    let work = Reservation::of_key(&keys, "a", 50).unwrap();
+    assert!(keys.reset("a"));
+    assert!(keys.acquire("a", 50).is_allowed());
+    work.settle(0);
+    assert_eq!(left(&keys), 50);
+    let one = Arc::new(Limiter::with_clock(exact(2, 100), timer.clone()));
+    let work = Reservation::of(&one, 50).unwrap();
+    assert!(one.reset() && one.acquire(50).is_allowed());
+    work.settle(0);
+    assert_eq!(one.peek(0).remaining(), 50);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Estimates: units that are taken before the work, and corrected when the true cost is known.
 
-use crate::{Nanos, policy::Rule};
+use crate::{Nanos, Parameters, policy::Rule};
 
 use super::{Algorithm, Policy};
 
@@ -11,9 +11,32 @@ pub struct Estimate {
     pub cost: u32,
     /// The time that was passed to the state then.
     pub taken: Nanos,
+    /// Identifies the windows in which the units count, or the rate of a bucket. The holder of the state compares it: units return only
+    /// where it is the same as when they were taken.
+    pub place: u64,
 }
 
 impl Policy {
+    /// Identifies the windows, slots or entries in which units of this policy count. Policies that differ in their limits alone have the same
+    /// ones. `None` for a bucket or permits: a state that remembers no times cannot tell which units a change of the policy kept.
+    #[must_use]
+    pub fn place(&self) -> Option<u64> {
+        let (kind, one, two) = match self.parameters() {
+            Parameters::FixedWindow { window, first_hit, .. } => (1, window, u64::from(first_hit)),
+            Parameters::SlidingLog { lifetime, .. } => (2, lifetime, 0),
+            Parameters::SlidingWindow { slot, span, .. } => (3, slot, u64::from(span)),
+            Parameters::SlidingCounter { window, .. } => (4, window, 0),
+            _ => return None,
+        };
+        // The finalizer of SplitMix64, once for each number.
+        Some([kind, one, two].into_iter().fold(0, |hash: u64, number| {
+            let mixed = hash.wrapping_add(number).wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+            mixed ^ mixed >> 31
+        }))
+    }
+
     /// Corrects an estimate at `now` to the `actual` cost.
     ///
     /// If less was used, the rest goes back to where the estimate counts (see [`give_back`](Self::give_back)): to its window, its slot or its
@@ -22,9 +45,9 @@ impl Policy {
     ///
     /// Permits in flight are returned, all of the estimate: the work is over.
     ///
-    /// Callers settle an estimate once.
+    /// Callers settle an estimate once, and pass an `actual` of at least its cost if its [place](Estimate::place) is another one now.
     pub fn settle(&self, state: &mut [u64], now: Nanos, estimate: Estimate, actual: u32) {
-        let Estimate { cost, taken } = estimate;
+        let Estimate { cost, taken, .. } = estimate;
         if matches!(self.rule, Rule::Concurrency(_)) {
             self.refund(state, now, cost);
         } else if actual < cost {

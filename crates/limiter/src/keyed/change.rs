@@ -63,7 +63,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
             while old.count_older() >= MOST_OLDER && old.sweep(now) {}
             let new = self.generations.make(policy, room, Arc::clone(&old))?;
             self.exceptions.set_most(room.max_keys);
-            self.generations.publish(&old, new);
+            self.eras.change(|| self.generations.publish(&old, new));
             *one_at_a_time = room;
         }
         drop((one_at_a_time, old));
@@ -86,16 +86,18 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let (policy, old) = (policy.into(), self.generation_of(tag));
         let own = Arc::new(Generation::own(policy)?);
         // In one step under the key's lock in its old place: the state moves, and later requests follow it.
-        let moved = old.apply(old.policy(), tag, now, |state| {
-            let _ = own.apply(&policy, tag, now, |mine| own.receive(mine, old.policy(), state, now));
-            let replaced = self
-                .exceptions
-                .change(&self.marks, tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
-            state.fill(0);
-            if let Some(replaced) = replaced {
-                replaced.retire();
-            }
-            Ok::<(), TooManyExceptions>(())
+        let moved = self.eras.change(|| {
+            old.apply(old.policy(), tag, now, |state| {
+                let _ = own.apply(&policy, tag, now, |mine| own.receive(mine, old.policy(), state, now));
+                let replaced = self
+                    .exceptions
+                    .change(&self.marks, tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
+                state.fill(0);
+                if let Some(replaced) = replaced {
+                    replaced.retire();
+                }
+                Ok::<(), TooManyExceptions>(())
+            })
         });
         match moved {
             Ok(done) => done?,
@@ -113,11 +115,14 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let Some(own) = self.exceptions.get(tag).and_then(|exception| exception.own) else { return false };
         let general = self.generations.current();
         // As above. The general table's lock is taken before the key's own one, in both places.
-        let _ = general.apply(general.policy(), tag, now, |state| {
-            own.retire();
-            own.table.take_out(own.policy(), tag, now, |old| general.receive(state, own.policy(), old, now));
-            // The only possible error concerns a new key beyond the bound; this one is not new.
-            let _ = self.exceptions.change(&self.marks, tag, now, |exception| exception.own = None);
+        let _ = self.eras.change(|| {
+            general.apply(general.policy(), tag, now, |state| {
+                own.retire();
+                own.table
+                    .take_out(own.policy(), tag, now, |old| general.receive(state, own.policy(), old, now));
+                // The only possible error concerns a new key beyond the bound; this one is not new.
+                let _ = self.exceptions.change(&self.marks, tag, now, |exception| exception.own = None);
+            })
         });
         self.serve(tag, now);
         true

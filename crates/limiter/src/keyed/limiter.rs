@@ -14,6 +14,7 @@ use crate::{
     SystemClock, Timer, WaitError,
     block::{denied_until, refused_until},
     marks::Marks,
+    reserve::Eras,
     sync::{Mutex, yield_now},
     wait::{Ground, Lines, Ticket, WaitLine, Wakes, wait},
 };
@@ -61,6 +62,7 @@ pub struct KeyedLimiter<C: ?Sized = SystemClock> {
     /// The keys that have an exception or waiters.
     pub(super) marks: Marks,
     pub(super) lines: Lines,
+    pub(super) eras: Eras,
     /// Last, so that a reference to a limiter becomes one to a limiter with any clock.
     clock: C,
 }
@@ -97,6 +99,7 @@ impl<C> KeyedLimiter<C> {
             changing: Mutex::new(room),
             marks: Marks::new(max_keys),
             lines: Lines::new(),
+            eras: Eras::new(),
             clock,
         })
     }
@@ -485,6 +488,16 @@ impl<C: ?Sized> KeyedLimiter<C> {
         );
     }
 
+    /// Where the key's units count now, for [`Estimate::place`]. Read it before the units are taken.
+    #[must_use]
+    pub fn place(&self, key: impl Key) -> u64 {
+        self.place_of(self.tag_of(&key))
+    }
+
+    pub(crate) fn place_of(&self, tag: Tag) -> u64 {
+        self.eras.place(self.generation_of(tag).policy())
+    }
+
     /// Corrects an estimate of the key at `now` to the `actual` cost (see [`Policy::settle`]). A caller settles each estimate once.
     pub fn settle_at(&self, key: impl Key, estimate: Estimate, actual: u32, now: Nanos) {
         self.settle_tag(self.tag_of(&key), estimate, actual, now);
@@ -495,14 +508,18 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let _ = self.on_line(
             tag,
             now,
-            |line, ground, wakes| line.correct(ground, estimate, actual, wakes),
-            |policy, state| policy.settle(state, now, estimate, actual),
+            |line, ground, wakes| {
+                let actual = self.eras.actual(ground.policy, estimate, actual);
+                line.correct(ground, estimate, actual, wakes);
+            },
+            |policy, state| policy.settle(state, now, estimate, self.eras.actual(policy, estimate, actual)),
         );
     }
 
     /// Forgets what a key has used, as if it had never sent a request. A block stays, and so does the key's own policy.
     /// Permits in use are forgotten too: releasing one later has no effect. Returns whether there was anything to forget.
     pub fn reset_at(&self, key: impl Key, now: Nanos) -> bool {
+        self.eras.reset();
         let tag = self.tag_of(&key);
         let reset = self.generation_of(tag).reset(tag, now);
         self.serve(tag, now);
@@ -512,6 +529,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// Forgets the usage of all keys (see [`reset_at`](Self::reset_at)), key by key, while decisions continue. Units that a key
     /// takes during the call may or may not be forgotten.
     pub fn reset_all_at(&self, now: Nanos) {
+        self.eras.reset();
         {
             // A change of policy would move keys that are not reset yet to places that were already reset.
             let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);

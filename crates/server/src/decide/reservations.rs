@@ -187,19 +187,20 @@ impl Reservations {
         self.kept().by_id.get(&id).map(|found| found.parts.clone()).ok_or(ReservationError::Unknown)
     }
 
-    /// Adds units that were taken, one cost for each limit, and lets it live for its time from now. On an error the caller returns
+    /// Adds units that were taken, one estimate for each limit, and lets it live for its time from now. On an error the caller returns
     /// the units.
-    pub fn extend(&self, id: Id, costs: &[u32], now: Nanos) -> Result<(), ReservationError> {
+    pub fn extend(&self, id: Id, more: &[Estimate], now: Nanos) -> Result<(), ReservationError> {
         let mut kept = self.kept();
         let mut found = kept.by_id.get(&id).cloned().ok_or(ReservationError::Unknown)?;
         if found.status != Status::Open || now >= found.due {
             return Err(ReservationError::Ended);
         }
-        if found.parts.iter().zip(costs).any(|(part, more)| part.taken.cost().checked_add(*more).is_none()) {
+        if found.parts.iter().zip(more).any(|(part, more)| part.taken.cost().checked_add(more.cost).is_none())
+        {
             return Err(ReservationError::TooLarge);
         }
-        for (part, &cost) in found.parts.iter_mut().zip(costs) {
-            part.taken.add(Estimate { cost, taken: now });
+        for (part, &estimate) in found.parts.iter_mut().zip(more) {
+            part.taken.add(estimate);
         }
         found.due = now.saturating_add(found.ttl);
         kept.put(id, found);
@@ -290,8 +291,8 @@ struct Written {
     limit: String,
     key: Vec<u8>,
     is_released: bool,
-    /// Costs and the times when they were taken.
-    taken: Vec<(u32, u64)>,
+    /// Costs, the times when they were taken, and where they count.
+    taken: Vec<(u32, u64, u64)>,
 }
 
 impl Written {
@@ -300,14 +301,18 @@ impl Written {
             limit: part.limit.to_string(),
             key: part.key.to_vec(),
             is_released: part.is_released,
-            taken: part.taken.iter().map(|estimate| (estimate.cost, estimate.taken.get())).collect(),
+            taken: part
+                .taken
+                .iter()
+                .map(|estimate| (estimate.cost, estimate.taken.get(), estimate.place))
+                .collect(),
         }
     }
 
     fn part(self) -> Part {
         let mut taken = Estimates::default();
-        for (cost, at) in self.taken {
-            taken.add(Estimate { cost, taken: Nanos::new(at) });
+        for (cost, at, place) in self.taken {
+            taken.add(Estimate { cost, taken: Nanos::new(at), place });
         }
         Part { limit: self.limit.into(), key: self.key.into(), taken, is_released: self.is_released }
     }

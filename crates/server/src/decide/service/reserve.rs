@@ -3,7 +3,7 @@
 use tidegate_core::Nanos;
 use tidegate_limiter::Estimate;
 
-use super::{Ask, JointAnswer, Refusal, Service, resolve};
+use super::{Answer, Ask, JointAnswer, Refusal, Resolved, Service, resolve};
 use crate::{
     decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError, Reservations},
     rules::OnExpiry,
@@ -31,9 +31,12 @@ impl Service {
             return Err(refuse(ReservationError::TooManyParts));
         }
         self.reservations.has_room().map_err(refuse)?;
+        let mut places = Vec::with_capacity(asks.len());
         for (at, ask) in asks.iter().enumerate() {
             let limits = self.limits();
-            let limit = resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?.limit;
+            let Resolved { limit, key } =
+                resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?;
+            places.push(limit.limiter().place(key));
             if limit.store().is_some() {
                 let limit = limit.spec().name.clone();
                 return Err((at, Refusal::Reservation(ReservationError::InStore { limit })));
@@ -43,18 +46,18 @@ impl Service {
         if !joint.is_allowed() {
             return Ok((joint, None));
         }
-        let part = |(answer, ask): (&super::Answer, &Ask<'_>)| {
+        let part = |((answer, ask), &place): ((&Answer, &Ask<'_>), &u64)| {
             let spec = answer.limit.spec();
             // A shadow limit that would deny has taken nothing.
             let cost = if answer.decision.is_allowed() { ask.cost } else { 0 };
             Part {
                 limit: spec.name.as_str().into(),
                 key: answer.key.as_slice().into(),
-                taken: Estimate { cost, taken: now }.into(),
+                taken: Estimate { cost, taken: now, place }.into(),
                 is_released: spec.on_expiry == OnExpiry::Release || !spec.policy.algorithm.limits_rate(),
             }
         };
-        let parts: Vec<Part> = joint.answers.iter().zip(asks).map(part).collect();
+        let parts: Vec<Part> = joint.answers.iter().zip(asks).zip(&places).map(part).collect();
         match self.reservations.add(&parts, ttl, now) {
             Ok(id) => Ok((joint, Some(id))),
             Err(why) => {
@@ -82,13 +85,19 @@ impl Service {
             Ask { limit: limit.as_bytes(), key: Some(key), cost }
         };
         let asks: Vec<_> = parts.iter().zip(costs).map(ask).collect();
+        let place = |ask: &Ask<'_>| {
+            let limits = self.limits();
+            resolve(&limits, ask.limit, ask.key).map_or(0, |found| found.limit.limiter().place(found.key))
+        };
+        let more: Vec<_> =
+            asks.iter().map(|ask| Estimate { cost: ask.cost, taken: now, place: place(ask) }).collect();
         let joint = self.acquire_all(&asks, now).await.map_err(|(_, refusal)| refusal)?;
         if joint.is_allowed()
-            && let Err(why) = self.reservations.extend(id, costs, now)
+            && let Err(why) = self.reservations.extend(id, &more, now)
         {
             // It ended in between.
-            let more = parts.into_iter().zip(costs);
-            let more = more.map(|(part, &cost)| Part { taken: Estimate { cost, taken: now }.into(), ..part });
+            let more = parts.into_iter().zip(more);
+            let more = more.map(|(part, estimate)| Part { taken: estimate.into(), ..part });
             self.settle_parts(more.collect(), None, now);
             return Err(Refusal::Reservation(why));
         }
@@ -106,7 +115,7 @@ impl Service {
             return Ok(false);
         };
         for part in parts.iter_mut().filter(|part| is_late && part.is_released) {
-            part.taken = Estimate { cost: 0, taken: now }.into();
+            part.taken = Estimate { cost: 0, taken: now, place: 0 }.into();
         }
         self.settle_parts(parts, costs, now);
         Ok(true)
