@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     SystemClock, Timer, WaitError,
-    block::{denied_until, refused_until},
+    block::{Until, denied_until, refused_until},
     marks::Marks,
     sync::{Mutex, yield_now},
     wait::{Ground, Lines, Ticket, WaitLine, Wakes, wait},
@@ -525,14 +525,14 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.serve_all(now);
     }
 
-    /// Denies a key until a time, or with [`Nanos::MAX`] until it is unblocked. A block that has passed costs nothing and is
+    /// Denies a key until a time, or until it is [unblocked](Self::unblock_at). A block that has passed costs nothing and is
     /// dropped.
     ///
     /// # Errors
     /// [`TooManyExceptions`] if the number of keys with exceptions has reached the maximum number of keys.
-    pub fn block_at(&self, key: impl Key, until: Nanos, now: Nanos) -> Result<(), TooManyExceptions> {
+    pub fn block_at(&self, key: impl Key, until: Until, now: Nanos) -> Result<(), TooManyExceptions> {
         let tag = self.tag_of(&key);
-        self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until)?;
+        self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until.0)?;
         self.serve(tag, now);
         Ok(())
     }
@@ -562,7 +562,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// The same as [`block_at`](Self::block_at).
     pub fn block_for(&self, key: impl Key, span: Duration) -> Result<(), TooManyExceptions> {
         let now = self.clock.now();
-        self.block_at(key, now.saturating_add(span.into()), now)
+        self.block_at(key, Until(now.saturating_add(span.into())), now)
     }
 
     /// Ends a block at the current time. Returns whether it was still in force.
