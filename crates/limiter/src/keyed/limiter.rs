@@ -154,7 +154,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// parallel. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl Key) {
-        self.generations.newest_table().prefetch(self.tag_of(&key));
+        self.generations.newest().table().prefetch(self.tag_of(&key));
     }
 
     /// Asks for `cost` at the given time. A cost of 0 is a peek that does not add the key.
@@ -174,9 +174,17 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// Decides by the general policy in the common case that no exception and no waiter concerns the key.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
+    #[allow(unsafe_code)] // The policy is read without a reference to its generation.
     pub(super) fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        // Checked under the key's lock: the key may just have got a new policy.
-        match self.generations.decide_near(tag, cost, now, || cost != 0 && !self.marks.has(tag)) {
+        let generation = self.generations.newest();
+        // `move`, because a reference would keep the generation on the stack.
+        let near = generation.table().apply_near(tag, move |state| {
+            // Checked under the key's lock: the key, or all keys, may just have got a new policy.
+            let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
+            // SAFETY: this thread holds the lock of the key's bucket, and the generation is not retired.
+            plain.then(|| unsafe { generation.policy() }.decide(state, now, cost))
+        });
+        match near {
             Some(decision) => decision,
             None => self.decide_with_care(tag, cost, now),
         }
@@ -575,7 +583,7 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn acquire(&self, key: impl Key, cost: u32) -> Decision {
         let tag = self.tag_of(&key);
         // The bucket arrives from memory while the clock is read.
-        self.generations.newest_table().prefetch(tag);
+        self.generations.newest().table().prefetch(tag);
         self.decide(tag, cost, self.clock.now())
     }
 
