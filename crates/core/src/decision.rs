@@ -32,6 +32,19 @@ enum Verdict {
     TooLarge,
 }
 
+/// The state of a limit after a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The quota's limit, or the burst if there is one.
+    pub limit: u32,
+    /// The room left, in parts of a unit: [`Decision::remaining`] is `room / unit`.
+    pub room: u64,
+    /// The parts of a unit; 1 if `room` counts units.
+    pub unit: u64,
+    /// The nanoseconds until the limit is unused again; `u64::MAX` if it never is.
+    pub reset_after: u64,
+}
+
 /// The result of asking one limit: the outcome, and the state of the limit as the caller sees it.
 ///
 /// A denial is a result, not an error. [`into_result`](Self::into_result) turns it into an error, for callers that use `?`.
@@ -68,50 +81,47 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Admitted now. `remaining` is `room / unit`; times are in nanoseconds.
     #[inline]
-    pub const fn allow(limit: u32, room: u64, unit: u64, reset_after: u64) -> Self {
-        Self { verdict: Verdict::Allow, limit, wait: 0, room, unit, reset_after }
+    const fn new(verdict: Verdict, wait: u64, standing: Standing) -> Self {
+        let Standing { limit, room, unit, reset_after } = standing;
+        Self { verdict, limit, wait, room, unit, reset_after }
+    }
+
+    /// Admitted now.
+    #[inline]
+    pub const fn allow(standing: Standing) -> Self {
+        Self::new(Verdict::Allow, 0, standing)
     }
 
     /// Admitted after `delay` nanoseconds.
     #[inline]
-    pub const fn delayed(limit: u32, delay: u64, room: u64, unit: u64, reset_after: u64) -> Self {
-        let verdict = if delay == 0 { Verdict::Allow } else { Verdict::Delay };
-        Self { verdict, limit, wait: delay, room, unit, reset_after }
+    pub const fn delayed(standing: Standing, delay: u64) -> Self {
+        Self::new(if delay == 0 { Verdict::Allow } else { Verdict::Delay }, delay, standing)
     }
 
     /// Denied; the request would be admitted after `retry_after` nanoseconds.
     #[inline]
-    pub const fn deny(limit: u32, retry_after: u64, room: u64, unit: u64, reset_after: u64) -> Self {
-        Self { verdict: Verdict::Deny, limit, wait: retry_after, room, unit, reset_after }
+    pub const fn deny(standing: Standing, retry_after: u64) -> Self {
+        Self::new(Verdict::Deny, retry_after, standing)
     }
 
     /// Denied without a retry time (see [`Outcome::Deny`]).
     #[inline]
-    pub const fn deny_for_good(limit: u32, room: u64, unit: u64, reset_after: u64) -> Self {
-        Self { verdict: Verdict::Deny, limit, wait: NEVER, room, unit, reset_after }
+    pub const fn deny_for_good(standing: Standing) -> Self {
+        Self::new(Verdict::Deny, NEVER, standing)
     }
 
     /// Denied, because the cost is above the limit (see [`exceeds_limit`](Self::exceeds_limit)).
     #[inline]
-    pub const fn too_large(limit: u32, room: u64, unit: u64, reset_after: u64) -> Self {
-        Self { verdict: Verdict::TooLarge, limit, wait: NEVER, room, unit, reset_after }
+    pub const fn too_large(standing: Standing) -> Self {
+        Self::new(Verdict::TooLarge, NEVER, standing)
     }
 
     /// [`allow`](Self::allow) or [`deny`](Self::deny), chosen without a branch.
     #[inline]
-    pub(crate) fn allow_if(
-        allowed: bool,
-        limit: u32,
-        retry_after: u64,
-        room: u64,
-        unit: u64,
-        reset: u64,
-    ) -> Self {
+    pub(crate) fn allow_if(allowed: bool, standing: Standing, retry_after: u64) -> Self {
         let verdict = select_unpredictable(allowed, Verdict::Allow, Verdict::Deny);
-        let wait = select_unpredictable(allowed, 0, retry_after);
-        Self { verdict, limit, wait, room, unit, reset_after: reset }
+        Self::new(verdict, select_unpredictable(allowed, 0, retry_after), standing)
     }
 
     /// Whether the work may proceed, now or after [`delay`](Self::delay).

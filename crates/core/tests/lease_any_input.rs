@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::lease::{GiveBack, Grant, Lease, Request, Terms};
-use tidegate_core::{Algorithm, Decision, Nanos, Policy, Quota};
+use tidegate_core::{Algorithm, Decision, Nanos, Policy, Quota, Standing};
 
 fn numbers() -> impl Strategy<Value = u64> {
     prop_oneof![0_u64..200, any::<u64>(), Just(u64::MAX), Just(0)]
@@ -24,9 +24,9 @@ fn grants() -> impl Strategy<Value = Grant> {
     (any::<u32>(), numbers(), numbers(), any::<bool>(), any::<u32>(), numbers()).prop_map(
         |(units, usable, now, denied, limit, figure)| {
             let decision = if denied {
-                Decision::deny(limit, figure, figure, 1, figure)
+                Decision::deny(Standing { limit, room: figure, unit: 1, reset_after: figure }, figure)
             } else {
-                Decision::allow(limit, figure, 1, figure)
+                Decision::allow(Standing { limit, room: figure, unit: 1, reset_after: figure })
             };
             Grant { decision, units, usable_for: Nanos::new(usable), now: Nanos::new(now) }
         },

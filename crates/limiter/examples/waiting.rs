@@ -10,7 +10,7 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Admission, Clock, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, WaitError,
+    Admission, Clock, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Until, WaitError,
 };
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
@@ -96,7 +96,7 @@ fn main() {
     let first = join(&one, 1);
     println!("  one waits                                 {:8.1} ns", others(&one, START));
     drop(first);
-    one.block_at("b", Nanos::from_secs(1_001), START).expect("room");
+    one.block_at("b", Until(Nanos::from_secs(1_001)), START).expect("room");
     println!("  after a block that has passed             {:8.1} ns", others(&one, Nanos::from_secs(1_002)));
     let (_, one) = limiter(bucket, 10_000);
     let (fresh, before) = (others(&one, START), resident());

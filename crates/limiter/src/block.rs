@@ -1,6 +1,15 @@
 //! Denials until a time, for blocked keys and for new keys without room.
 
-use tidegate_core::{Algorithm, Decision, Nanos, Policy};
+use tidegate_core::{Algorithm, Decision, Nanos, Policy, Standing};
+
+/// The end of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Until(pub Nanos);
+
+impl Until {
+    /// No time: the block lasts until it is lifted.
+    pub const UNBLOCKED: Self = Self(Nanos::MAX);
+}
 
 /// The denial of a key that is blocked until a time.
 pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<Decision> {
@@ -8,8 +17,10 @@ pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<
     let left = until.saturating_since(now).get();
     match left {
         0 => None,
-        _ if until == Nanos::MAX => Some(Decision::deny_for_good(limit, 0, 1, u64::MAX)),
-        _ => Some(Decision::deny(limit, left, 0, 1, left)),
+        _ if until == Nanos::MAX => {
+            Some(Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX }))
+        }
+        _ => Some(Decision::deny(Standing { limit, room: 0, unit: 1, reset_after: left }, left)),
     }
 }
 
@@ -17,5 +28,7 @@ pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<
 pub(crate) fn refused_until(policy: &Policy, until: Nanos, now: Nanos) -> Decision {
     let until = until.max(now.saturating_add(Nanos::new(1)));
     // The time is later than now, so there is a denial.
-    denied_until(policy, until, now).unwrap_or_else(|| Decision::deny(policy.limit(), 1, 0, 1, 1))
+    denied_until(policy, until, now).unwrap_or_else(|| {
+        Decision::deny(Standing { limit: policy.limit(), room: 0, unit: 1, reset_after: 1 }, 1)
+    })
 }

@@ -35,6 +35,7 @@ mod wait;
 mod wait_all;
 
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
+pub use block::Until;
 pub use joint::{AllDecision, Request, acquire_all, acquire_all_at};
 pub use keyed::{
     Change, KeyedBuilder, KeyedLimiter, OverrideError, SnapshotEntry, Sweeping, TooManyExceptions,
@@ -47,7 +48,7 @@ pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
     Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Estimate, Key, Lasts, MAX_WINDOW,
     ManualClock, Nanos, Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError,
-    Share, algorithm,
+    Share, Standing, algorithm,
 };
 pub use wait::WaitError;
 pub use wait_all::{WaitAllError, wait_all};

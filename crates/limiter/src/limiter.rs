@@ -10,7 +10,7 @@ use tidegate_core::{Admission, Algorithm, Clock, Decision, Estimate, Nanos, Poli
 
 use crate::{
     SystemClock, Timer, WaitError,
-    block::denied_until,
+    block::{Until, denied_until},
     reserve::Eras,
     version::{LockedVersion, Versions},
     wait::{Ground, Home, OneLine, Ticket, WaitLine, Wakes, wait},
@@ -239,9 +239,9 @@ impl<C: ?Sized> Limiter<C> {
         was_used
     }
 
-    /// Denies everything until a time, or with [`Nanos::MAX`] until [`unblock`](Self::unblock).
-    pub fn block(&self, until: Nanos) {
-        self.blocked.store(until.get(), Ordering::Relaxed);
+    /// Denies everything until a time, or until [`unblock`](Self::unblock).
+    pub fn block(&self, until: Until) {
+        self.blocked.store(until.0.get(), Ordering::Relaxed);
     }
 
     /// Ends a [`block`](Self::block), and admits waiters as far as there is room. Returns whether a block was still in
@@ -321,7 +321,7 @@ impl<C: Clock> Limiter<C> {
 
     /// Denies everything for a time span.
     pub fn block_for(&self, span: Duration) {
-        self.block(self.clock.now().saturating_add(span.into()));
+        self.block(Until(self.clock.now().saturating_add(span.into())));
     }
 
     /// Ends a [`block`](Self::block). Returns whether a block was still in force.

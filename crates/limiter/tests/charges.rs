@@ -9,7 +9,7 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, WaitError, WhenFull,
+    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Until, WaitError, WhenFull,
 };
 
 const START: Nanos = Nanos::from_secs(6_000);
@@ -121,7 +121,7 @@ fn a_debt_outlives_evictions_changes_and_restores() {
 fn a_blocked_key_is_charged_all_the_same() {
     let policy = Policy::fixed_window(quota());
     let keys = KeyedLimiter::builder(policy).max_keys(64).clock(()).build().unwrap();
-    keys.block_at("a", Nanos::MAX, START).unwrap();
+    keys.block_at("a", Until::UNBLOCKED, START).unwrap();
     assert!(keys.charge_at("a", 600, START).is_denied());
     assert!(keys.unblock_at("a", START));
     assert_eq!(keys.peek_at("a", 0, START).remaining(), 400);

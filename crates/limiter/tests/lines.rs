@@ -13,8 +13,8 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Admission, Algorithm, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, WaitError,
-    acquire_all_at,
+    Admission, Algorithm, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, Until,
+    WaitError, acquire_all_at,
     algorithm::{Concurrency, LeakyBucket, SlidingWindow},
 };
 
@@ -248,13 +248,13 @@ fn a_refund_or_an_unblock_wakes_waiters() {
         assert!(bell.has_rung() && is_admitted(&mut waiting));
     }
     let (_, keys) = keyed(Policy::sliding_window(Quota::per_hour(1)));
-    keys.block_at("a", Nanos::from_secs(4_000), START).unwrap();
+    keys.block_at("a", Until(Nanos::from_secs(4_000)), START).unwrap();
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(poll(&mut waiting).is_pending());
     assert!(keys.unblock_at("a", START) && is_admitted(&mut waiting));
 
     let (_, one) = unkeyed(Policy::sliding_window(Quota::per_hour(1)));
-    one.block(Nanos::from_secs(4_000));
+    one.block(Until(Nanos::from_secs(4_000)));
     let mut waiting: Waiting<'_> = Box::pin(one.wait(1, None));
     assert!(poll(&mut waiting).is_pending());
     assert!(one.unblock() && is_admitted(&mut waiting));
@@ -267,7 +267,7 @@ fn a_refund_or_an_unblock_wakes_waiters() {
 #[test]
 fn a_block_is_waited_out() {
     let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1)));
-    keys.block_at("a", Nanos::from_secs(105), START).unwrap();
+    keys.block_at("a", Until(Nanos::from_secs(105)), START).unwrap();
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(poll(&mut waiting).is_pending());
     let mut late: Waiting<'_> = Box::pin(keys.wait("a", 1, Some(Nanos::from_millis(105_999))));
@@ -275,7 +275,7 @@ fn a_block_is_waited_out() {
     assert!(told.retry_after().is_some());
     timer.advance(Duration::from_secs(5));
     assert!(is_admitted(&mut waiting));
-    keys.block_at("a", Nanos::MAX, Nanos::from_secs(105)).unwrap();
+    keys.block_at("a", Until::UNBLOCKED, Nanos::from_secs(105)).unwrap();
     let mut never: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(matches!(poll(&mut never), Poll::Ready(Err(WaitError::Never(_)))));
 }

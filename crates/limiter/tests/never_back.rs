@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tidegate_core::{Nanos, Policy, Quota};
-use tidegate_limiter::{KeyedLimiter, Limiter, SnapshotEntry, WhenFull};
+use tidegate_limiter::{KeyedLimiter, Limiter, SnapshotEntry, Until, WhenFull};
 
 const NOW: Nanos = Nanos::from_secs(7_200 + 60);
 
@@ -138,7 +138,7 @@ fn a_restored_snapshot_takes_back_neither_use_nor_a_block() {
         assert!(other.acquire_at(1, NOW).is_denied(), "{:?}", make(10));
     }
     let limiter = KeyedLimiter::builder(MAKES[0](10)).clock(()).build().unwrap();
-    limiter.block_at("a", Nanos::MAX, NOW).unwrap();
+    limiter.block_at("a", Until::UNBLOCKED, NOW).unwrap();
     let mut blocks = Vec::new();
     limiter.snapshot_at(NOW, |entry| blocks.push(entry));
     let [SnapshotEntry::Blocked { tag, .. }] = blocks[..] else { panic!("{blocks:?}") };

@@ -8,7 +8,7 @@ use policies::denying as policies;
 use proptest::prelude::*;
 use tidegate_limiter::{
     Clock, CoarseClock, Decision, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota,
-    Request, SnapshotEntry, SystemClock, acquire_all_at,
+    Request, SnapshotEntry, SystemClock, Until, acquire_all_at,
 };
 
 const NOW: Nanos = Nanos::from_secs(7_200);
@@ -44,7 +44,7 @@ fn a_blocked_key_is_denied_until_its_time() {
     let limiter = keyed(Policy::token_bucket(Quota::per_hour(10)));
     let until = Nanos::from_secs(7_260);
     assert_eq!(limiter.blocked_at("mallory", NOW), None);
-    limiter.block_at("mallory", until, NOW).unwrap();
+    limiter.block_at("mallory", Until(until), NOW).unwrap();
     assert_eq!(limiter.acquire("mallory", 1).retry_after(), Some(Duration::from_mins(1)));
     assert_eq!(
         limiter.blocked_at("mallory", NOW).and_then(|denied| denied.retry_after()),
@@ -57,7 +57,7 @@ fn a_blocked_key_is_denied_until_its_time() {
     assert_eq!(limiter.blocked_at("mallory", until), None);
     assert!(limiter.acquire("mallory", 1).is_allowed());
     assert!(!limiter.unblock_at("mallory", until), "the block had passed by itself");
-    limiter.block_at("mallory", Nanos::MAX, until).unwrap();
+    limiter.block_at("mallory", Until::UNBLOCKED, until).unwrap();
     let denied = limiter.acquire("mallory", 1);
     assert!(denied.is_denied() && denied.retry_after().is_none(), "blocked for good");
     assert!(limiter.unblock_at("mallory", until));
@@ -122,7 +122,7 @@ fn a_snapshot_restores_every_key() {
         for key in 0..50_u8 {
             assert!(limiter.acquire([key], u32::from(key % 10)).is_allowed());
         }
-        limiter.block_at("mallory", Nanos::MAX, NOW).unwrap();
+        limiter.block_at("mallory", Until::UNBLOCKED, NOW).unwrap();
         limiter.set_override_at([7], policy, NOW).unwrap();
         let mut entries = Vec::new();
         limiter.snapshot_at(NOW, |entry| entries.push(entry));
@@ -154,7 +154,7 @@ fn a_reset_affects_only_its_key() {
         for key in 0..8_u8 {
             assert!(limiter.acquire([key], 10).is_allowed());
         }
-        limiter.block_at([9], Nanos::MAX, NOW).unwrap();
+        limiter.block_at([9], Until::UNBLOCKED, NOW).unwrap();
         limiter.set_override_at([8], policy, NOW).unwrap();
         assert!(limiter.acquire([8], 10).is_allowed());
         for key in [0_u8, 7, 8] {
@@ -224,7 +224,7 @@ fn a_changed_bound_keeps_what_every_key_has_used() {
         for key in 0..100_u8 {
             assert!(limiter.acquire([key], 4).is_allowed());
         }
-        limiter.block_at("mallory", Nanos::MAX, NOW).unwrap();
+        limiter.block_at("mallory", Until::UNBLOCKED, NOW).unwrap();
         // The last bound is too small for all of them: most keys are in records then.
         for max_keys in [1_000, 2_000, 100, 30] {
             limiter.set_max_keys(max_keys).unwrap().finish();
@@ -260,7 +260,7 @@ fn changes_between_a_few_bounds_reuse_memory() {
 #[test]
 fn blocking_and_unblocking_a_key_takes_no_room_in_the_table() {
     let limiter = keyed(Policy::fixed_window(Quota::per_hour(10)));
-    limiter.block_at("mallory", Nanos::MAX, NOW).unwrap();
+    limiter.block_at("mallory", Until::UNBLOCKED, NOW).unwrap();
     assert!(limiter.acquire("mallory", 1).is_denied());
     assert!(limiter.unblock_at("mallory", NOW));
     assert_eq!(limiter.stats().keys, 0);
@@ -280,7 +280,7 @@ fn an_unkeyed_limiter_has_the_same_operations() {
         let restored = Limiter::with_clock(policy, ManualClock::new(NOW));
         assert!(restored.restore_at(&limiter.policy(), &state, NOW));
         assert_eq!(restored.acquire(1).remaining(), 0);
-        limiter.block(Nanos::from_secs(7_201));
+        limiter.block(Until(Nanos::from_secs(7_201)));
         assert_eq!(limiter.acquire(1).retry_after(), Some(Duration::from_secs(1)));
         assert!(limiter.unblock() && limiter.acquire(1).is_allowed());
     }
@@ -332,12 +332,12 @@ fn a_prefetch_changes_nothing() {
 #[test]
 fn more_exceptions_than_keys_are_refused() {
     let limiter = KeyedLimiter::builder(Policy::concurrency(1)).max_keys(2).clock(()).build().unwrap();
-    limiter.block_at("a", Nanos::MAX, NOW).unwrap();
-    limiter.block_at("b", Nanos::from_secs(7_300), NOW).unwrap();
-    assert!(limiter.block_at("c", Nanos::MAX, NOW).is_err());
+    limiter.block_at("a", Until::UNBLOCKED, NOW).unwrap();
+    limiter.block_at("b", Until(Nanos::from_secs(7_300)), NOW).unwrap();
+    assert!(limiter.block_at("c", Until::UNBLOCKED, NOW).is_err());
     assert!(limiter.set_override_at("c", Policy::concurrency(9), NOW).is_err());
     assert!(
-        limiter.block_at("c", Nanos::MAX, Nanos::from_secs(7_301)).is_ok(),
+        limiter.block_at("c", Until::UNBLOCKED, Nanos::from_secs(7_301)).is_ok(),
         "the second block had passed"
     );
 }
@@ -386,7 +386,7 @@ fn a_batch_decides_like_single_calls() {
         let build = || KeyedLimiter::builder(policy).max_keys(1_000).clock(()).build().unwrap();
         let (many, single) = (build(), build());
         for limiter in [&many, &single] {
-            limiter.block_at([7], Nanos::MAX, NOW).unwrap();
+            limiter.block_at([7], Until::UNBLOCKED, NOW).unwrap();
             limiter.set_override_at([8], policies(Quota::per_hour(1))[0], NOW).unwrap();
         }
         // More than are fetched at once; keys come several times, and some only look.

@@ -9,7 +9,7 @@ use std::{
 
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Admission, Clock, Decision, KeyedLimiter, ManualTimer, Nanos, Policy, Quota, Request, WaitError,
+    Admission, Clock, Decision, KeyedLimiter, ManualTimer, Nanos, Policy, Quota, Request, Until, WaitError,
     acquire_all_at, algorithm::LeakyBucket,
 };
 
@@ -245,7 +245,7 @@ fn never_over(kind: Kind, first: u32, steps: Vec<Step>) -> Result<(), TestCaseEr
                 oracle.refund(cost);
             }
             Step::Block(ms) => {
-                limiter.block_at("a", Nanos::new(now.get() + ms * 1_000_000), now).unwrap();
+                limiter.block_at("a", Until(Nanos::new(now.get() + ms * 1_000_000)), now).unwrap();
             }
             Step::Unblock => {
                 limiter.unblock_at("a", now);

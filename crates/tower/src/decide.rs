@@ -8,7 +8,7 @@ use std::{borrow::Cow, time::Duration};
 
 use http::request::Parts;
 use smallvec::SmallVec;
-use tidegate_core::Decision;
+use tidegate_core::{Decision, Standing};
 use tidegate_limiter::{Request, Timer, acquire_all, wait_all};
 
 use crate::{
@@ -90,7 +90,10 @@ impl<C: Timer + 'static> Verdict<C> {
 fn denied_for(decision: &Decision, wait: Duration) -> Decision {
     let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX - 1);
     let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
-    Decision::deny(limit, wait, decision.remaining(), 1, decision.reset_after_nanos())
+    Decision::deny(
+        Standing { limit, room: decision.remaining(), unit: 1, reset_after: decision.reset_after_nanos() },
+        wait,
+    )
 }
 
 impl<C: Timer + 'static> Options<C> {
@@ -411,5 +414,10 @@ fn standing<C: Timer>(question: &LimitQuestion<'_, C>) -> Option<Decision> {
 /// The decision without its delay, for a request that has waited.
 fn undelayed(decision: &Decision) -> Decision {
     let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
-    Decision::allow(limit, decision.remaining(), 1, decision.reset_after_nanos())
+    Decision::allow(Standing {
+        limit,
+        room: decision.remaining(),
+        unit: 1,
+        reset_after: decision.reset_after_nanos(),
+    })
 }

@@ -160,7 +160,7 @@ pub fn quota(policy: &Policy) -> (u64, Per) {
 #[cfg(test)]
 mod tests {
     use tidegate_core::{
-        Quota,
+        Quota, Standing,
         algorithm::{Concurrency, SlidingLog, SlidingWindow, TokenBucket},
     };
 
@@ -202,7 +202,11 @@ mod tests {
         let mut line = FieldText::new();
         let mut expected = Vec::new();
         for remaining in 0..5 {
-            push_state(&mut line, &name, &Decision::allow(5, remaining, 1, 0));
+            push_state(
+                &mut line,
+                &name,
+                &Decision::allow(Standing { limit: 5, room: remaining, unit: 1, reset_after: 0 }),
+            );
             let comma = if remaining == 0 { "" } else { ", " };
             expected.extend_from_slice(format!("{comma}\"{name}\";r={remaining};t=0").as_bytes());
             assert_eq!(line[..], expected[..]);
@@ -212,8 +216,16 @@ mod tests {
     #[test]
     fn a_list_has_commas_and_times_are_rounded_up() {
         let mut text = String::new();
-        write_state(&mut text, "a", &Decision::allow(5, 4, 1, 1_000_000_001));
-        write_state(&mut text, "b", &Decision::deny_for_good(5, 0, 1, u64::MAX));
+        write_state(
+            &mut text,
+            "a",
+            &Decision::allow(Standing { limit: 5, room: 4, unit: 1, reset_after: 1_000_000_001 }),
+        );
+        write_state(
+            &mut text,
+            "b",
+            &Decision::deny_for_good(Standing { limit: 5, room: 0, unit: 1, reset_after: u64::MAX }),
+        );
         assert_eq!(text, "\"a\";r=4;t=2, \"b\";r=0");
     }
 }

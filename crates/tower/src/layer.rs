@@ -4,7 +4,7 @@ use std::{fmt, marker::PhantomData, num::NonZeroU32, sync::Arc, sync::atomic::At
 
 use bytes::Bytes;
 use http::{Response, request, response};
-use tidegate_core::Decision;
+use tidegate_core::{Decision, Standing};
 use tidegate_limiter::{SystemClock, Timer};
 use tower_layer::Layer;
 
@@ -349,5 +349,5 @@ impl<S, C, K> Layer<S> for RateLimitLayer<C, K> {
 
 /// The decision to report for a limit that refuses without having decided.
 pub(crate) fn no_decision() -> Decision {
-    Decision::deny_for_good(0, 0, 1, u64::MAX)
+    Decision::deny_for_good(Standing { limit: 0, room: 0, unit: 1, reset_after: u64::MAX })
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Decision};
+use tidegate_core::{Algorithm, Decision, Standing};
 use tidegate_limiter::Timer;
 
 use crate::{
@@ -79,7 +79,15 @@ impl<C: Timer + 'static> Options<C> {
             _ if rule.shadow => return Ok(None),
             NoKey::Shared => return Ok(Some(Cow::default())),
             NoKey::Admit => return Ok(None),
-            NoKey::Deny => (Reason::Limited, Decision::deny_for_good(limit.policy().limit(), 0, 1, u64::MAX)),
+            NoKey::Deny => (
+                Reason::Limited,
+                Decision::deny_for_good(Standing {
+                    limit: limit.policy().limit(),
+                    room: 0,
+                    unit: 1,
+                    reset_after: u64::MAX,
+                }),
+            ),
             NoKey::Refuse => {
                 self.log_of_missing_key(rule);
                 (Reason::NoKey, no_decision())

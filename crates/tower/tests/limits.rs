@@ -17,7 +17,7 @@ use futures::{StreamExt, executor::block_on, future::poll_immediate};
 use http::{Request, Response, StatusCode, request::Parts};
 use http_body_util::{BodyExt, StreamBody};
 use tidegate_limiter::{
-    Decision, KeyedLimit, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy,
+    Decision, KeyedLimit, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Standing,
     algorithm::{Concurrency, LeakyBucket},
 };
 use tidegate_tower::{
@@ -663,7 +663,7 @@ impl KeyedLimit for Elsewhere {
             if std::mem::take(&mut again) { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
         })
         .await;
-        Decision::allow(9, 8, 1, 1_000_000_000)
+        Decision::allow(Standing { limit: 9, room: 8, unit: 1, reset_after: 1_000_000_000 })
     }
 
     fn policy(&self) -> Policy {

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::{Algorithm, SlidingLog, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, Lasts, Nanos, Parameters, PolicyError, Quota, Share};
+use crate::{Debt, Decision, Lasts, Nanos, Parameters, PolicyError, Quota, Share, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -94,12 +94,22 @@ impl Algorithm for Concurrency {
         let room = limit.saturating_sub(state[0]);
         let reset = |out: u64| if out == 0 { 0 } else { u64::MAX };
         if state[0] + u64::from(cost) <= limit {
-            Decision::allow(self.limit, room - u64::from(cost), 1, reset(state[0] + u64::from(cost)))
+            Decision::allow(Standing {
+                limit: self.limit,
+                room: room - u64::from(cost),
+                unit: 1,
+                reset_after: reset(state[0] + u64::from(cost)),
+            })
         } else if cost > self.limit {
             never_fits(self.limit, room, reset(state[0]))
         } else {
             // It is unknown when a permit is released.
-            Decision::deny_for_good(self.limit, room, 1, reset(state[0]))
+            Decision::deny_for_good(Standing {
+                limit: self.limit,
+                room,
+                unit: 1,
+                reset_after: reset(state[0]),
+            })
         }
     }
 

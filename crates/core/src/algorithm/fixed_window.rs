@@ -2,7 +2,7 @@
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, Nanos, Parameters, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, Quota, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -116,9 +116,14 @@ impl Algorithm for FixedWindow {
         if cost > self.limit {
             never_fits(self.limit, room, reset(count))
         } else if count + u64::from(cost) <= limit {
-            Decision::allow(self.limit, room - u64::from(cost), 1, reset(count + u64::from(cost)))
+            Decision::allow(Standing {
+                limit: self.limit,
+                room: room - u64::from(cost),
+                unit: 1,
+                reset_after: reset(count + u64::from(cost)),
+            })
         } else {
-            Decision::deny(self.limit, left, room, 1, reset(count))
+            Decision::deny(Standing { limit: self.limit, room, unit: 1, reset_after: reset(count) }, left)
         }
     }
 

@@ -8,7 +8,7 @@ use super::{
     never_fits,
 };
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -114,13 +114,29 @@ impl Algorithm for LeakyBucket {
             return never_fits(self.limit, self.room(debt), reset);
         }
         if debt > self.max_wait {
-            return Decision::deny(self.limit, self.gcra.to_nanos(debt - self.max_wait), 0, 1, reset);
+            return Decision::deny(
+                Standing { limit: self.limit, room: 0, unit: 1, reset_after: reset },
+                self.gcra.to_nanos(debt - self.max_wait),
+            );
         }
         if cost == 0 {
-            return Decision::allow(self.limit, self.room(debt), 1, reset);
+            return Decision::allow(Standing {
+                limit: self.limit,
+                room: self.room(debt),
+                unit: 1,
+                reset_after: reset,
+            });
         }
         let after = debt + self.gcra.ticks(cost);
-        Decision::delayed(self.limit, reset, self.room(after), 1, self.gcra.to_nanos(after))
+        Decision::delayed(
+            Standing {
+                limit: self.limit,
+                room: self.room(after),
+                unit: 1,
+                reset_after: self.gcra.to_nanos(after),
+            },
+            reset,
+        )
     }
 
     fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {

@@ -32,7 +32,7 @@ pub(crate) const ENTRIES: &[&crate::spec::AlgorithmEntry] = &[
     &concurrency::ENTRY,
 ];
 
-use crate::{Debt, Decision, Nanos};
+use crate::{Debt, Decision, Nanos, Standing};
 
 /// A limit as a pure function of state and time.
 ///
@@ -126,7 +126,7 @@ pub trait Algorithm: sealed::Sealed {
 /// The denial of a cost above the limit: it can never fit. With a limit of 0, every cost is above the limit.
 #[inline]
 fn never_fits(limit: u32, room: u64, reset_after: u64) -> Decision {
-    Decision::too_large(limit, room, 1, reset_after)
+    Decision::too_large(Standing { limit, room, unit: 1, reset_after })
 }
 
 mod sealed {

@@ -2,7 +2,7 @@
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount};
-use crate::{Debt, Decision, Nanos, Parameters, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, Quota, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -190,10 +190,15 @@ impl Algorithm for SlidingCounter {
             never_fits(self.limit, room, reset(view))
         } else if u64::from(cost) <= room && (cost > 0 || !self.is_over(view)) {
             let after = View { current: view.current + u64::from(cost), ..view };
-            Decision::allow(self.limit, room - u64::from(cost), 1, reset(after))
+            Decision::allow(Standing {
+                limit: self.limit,
+                room: room - u64::from(cost),
+                unit: 1,
+                reset_after: reset(after),
+            })
         } else {
             let wait = self.wait_for(view, cost) + Self::behind(state, now);
-            Decision::deny(self.limit, wait, room, 1, reset(view))
+            Decision::deny(Standing { limit: self.limit, room, unit: 1, reset_after: reset(view) }, wait)
         }
     }
 

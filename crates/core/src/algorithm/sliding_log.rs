@@ -12,7 +12,7 @@
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota, Standing};
 
 /// The maximum length of a log: a million entries, 8 MB.
 const MAX_ENTRIES: u32 = 1_000_000;
@@ -285,7 +285,10 @@ impl Algorithm for SlidingLog {
             if self.counting_beyond(log, counting, now) > 0 {
                 // The entries beyond have the time of the oldest one that is kept.
                 let wait = log.oldest() + self.lifetime - asked.get();
-                return Decision::deny(self.limit, wait, 0, 1, self.reset(log, asked));
+                return Decision::deny(
+                    Standing { limit: self.limit, room: 0, unit: 1, reset_after: self.reset(log, asked) },
+                    wait,
+                );
             }
         }
         // The rank of the entry that must have expired for the cost to fit.
@@ -296,12 +299,20 @@ impl Algorithm for SlidingLog {
                 let room = self.limit - self.counting(log, now);
                 // Measured on the caller's clock, which may be behind the log's.
                 let wait = self.lifetime - age + (now - asked.get());
-                return Decision::deny(self.limit, wait, u64::from(room), 1, self.reset(log, asked));
+                return Decision::deny(
+                    Standing {
+                        limit: self.limit,
+                        room: u64::from(room),
+                        unit: 1,
+                        reset_after: self.reset(log, asked),
+                    },
+                    wait,
+                );
             }
         }
         let room = self.limit - self.counting(log, now) - cost;
         let reset = if cost == 0 { self.reset(log, asked) } else { self.lifetime + (now - asked.get()) };
-        Decision::allow(self.limit, u64::from(room), 1, reset)
+        Decision::allow(Standing { limit: self.limit, room: u64::from(room), unit: 1, reset_after: reset })
     }
 
     #[inline]

@@ -15,7 +15,7 @@
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota};
+use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota, Standing};
 
 /// The maximum number of slots in a window.
 const MAX_SLOTS: u32 = 3_600;
@@ -318,7 +318,7 @@ impl SlidingWindow {
         }
         *counts += cost | cost << (1 << self.lane_bits);
         let reset = *start + self.span as u64 * self.slot - now.get();
-        Some(Decision::allow(self.limit, limit - used, 1, reset))
+        Some(Decision::allow(Standing { limit: self.limit, room: limit - used, unit: 1, reset_after: reset }))
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
@@ -354,11 +354,24 @@ impl Algorithm for SlidingWindow {
             return never_fits(self.limit, room.into(), self.reset(state, now));
         }
         if cost == 0 && sum <= self.limit {
-            return Decision::allow(self.limit, room.into(), 1, self.reset(state, now));
+            return Decision::allow(Standing {
+                limit: self.limit,
+                room: room.into(),
+                unit: 1,
+                reset_after: self.reset(state, now),
+            });
         }
         if cost > room || cost == 0 {
             let wait = self.wait_for(state, now, self.limit - cost);
-            return Decision::deny(self.limit, wait, room.into(), 1, self.reset(state, now));
+            return Decision::deny(
+                Standing {
+                    limit: self.limit,
+                    room: room.into(),
+                    unit: 1,
+                    reset_after: self.reset(state, now),
+                },
+                wait,
+            );
         }
         // The slot that contains `now` counts for the whole span.
         let start = if turned == 0 {
@@ -369,7 +382,12 @@ impl Algorithm for SlidingWindow {
             state[0] + turned as u64 * self.slot
         };
         let reset = start + self.span as u64 * self.slot - now.get();
-        Decision::allow(self.limit, u64::from(room - cost), 1, reset)
+        Decision::allow(Standing {
+            limit: self.limit,
+            room: u64::from(room - cost),
+            unit: 1,
+            reset_after: reset,
+        })
     }
 
     #[inline]

@@ -8,7 +8,7 @@ use super::{
     never_fits,
 };
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota, Share};
+use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota, Share, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -175,7 +175,11 @@ impl TokenBucket {
         let reset = select_unpredictable(allowed, after, debt);
         let room = self.capacity_nanos.saturating_sub(reset);
         let wait = after.saturating_sub(self.capacity_nanos);
-        let decision = Decision::allow_if(allowed, self.burst, wait, room, self.gcra.step, reset);
+        let decision = Decision::allow_if(
+            allowed,
+            Standing { limit: self.burst, room, unit: self.gcra.step, reset_after: reset },
+            wait,
+        );
         (select_unpredictable(allowed && cost > 0, now + after, tat), decision)
     }
 
@@ -196,11 +200,19 @@ impl TokenBucket {
         let units = |room: u128| (room / u128::from(self.gcra.step)) as u64;
         if after <= self.capacity {
             let room = units(self.capacity - after);
-            return Decision::allow(self.burst, room, 1, self.gcra.to_nanos(after));
+            return Decision::allow(Standing {
+                limit: self.burst,
+                room,
+                unit: 1,
+                reset_after: self.gcra.to_nanos(after),
+            });
         }
         let room = units(self.capacity.saturating_sub(debt));
         let wait = self.gcra.to_nanos(after - self.capacity);
-        Decision::deny(self.burst, wait, room, 1, self.gcra.to_nanos(debt))
+        Decision::deny(
+            Standing { limit: self.burst, room, unit: 1, reset_after: self.gcra.to_nanos(debt) },
+            wait,
+        )
     }
 
     /// Only the rate is kept, not the original quota. The written window is the time in which the bucket fills, if that is
@@ -262,12 +274,20 @@ impl PlainBucket {
         }
         let debt = tat.saturating_sub(now.get());
         let room = self.capacity.saturating_sub(debt);
-        Err(Decision::deny(self.burst, after - self.capacity, room, self.step, debt))
+        Err(Decision::deny(
+            Standing { limit: self.burst, room, unit: self.step, reset_after: debt },
+            after - self.capacity,
+        ))
     }
 
     #[inline]
     pub const fn allow(self, after: u64) -> Decision {
-        Decision::allow(self.burst, self.capacity - after, self.step, after)
+        Decision::allow(Standing {
+            limit: self.burst,
+            room: self.capacity - after,
+            unit: self.step,
+            reset_after: after,
+        })
     }
 }
 

@@ -8,7 +8,7 @@
 //! change only between two generations, while the word shows no units, so the exchange fails for a thread that read
 //! attributes of two generations. A decision thus takes one atomic operation and three loads from one cache line.
 
-use crate::{Decision, Nanos};
+use crate::{Decision, Nanos, Standing};
 
 use super::sync::{AtomicU64, Ordering, fence};
 
@@ -40,7 +40,15 @@ pub(crate) struct Refusal {
 impl Refusal {
     pub fn decision(&self, limit: u32, left: u32, now: Nanos) -> Decision {
         let wait = self.until.saturating_since(now).get();
-        Decision::deny(limit, wait, left.into(), 1, self.reset_at.saturating_since(now).get())
+        Decision::deny(
+            Standing {
+                limit,
+                room: left.into(),
+                unit: 1,
+                reset_after: self.reset_at.saturating_since(now).get(),
+            },
+            wait,
+        )
     }
 }
 
@@ -107,7 +115,7 @@ impl Allotment {
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     let reset = reset_at.saturating_sub(now.get());
-                    let decision = Decision::allow(limit, room, 1, reset);
+                    let decision = Decision::allow(Standing { limit, room, unit: 1, reset_after: reset });
                     let low = u64::from(after) <= low && u64::from(left) > low;
                     return Spend::Spent { decision, low, of: Generation(generation(word)) };
                 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Decision, Nanos};
+use crate::{Decision, Nanos, Standing};
 
 use super::{
     Answer, Grant, Request, Terms,
@@ -154,7 +154,12 @@ impl Lease {
     #[inline(never)]
     fn ask_slowly(&self, cost: u32, now: Nanos) -> Answer {
         if cost > self.limit {
-            return Answer::Decided(Decision::too_large(self.limit, self.allotment.left().into(), 1, 0));
+            return Answer::Decided(Decision::too_large(Standing {
+                limit: self.limit,
+                room: self.allotment.left().into(),
+                unit: 1,
+                reset_after: 0,
+            }));
         }
         let mut state = self.state();
         if let Some((decision, renewal, _)) = self.spend_reserves(&mut state, cost, now) {

@@ -20,7 +20,7 @@ impl<C> KeyedLimiter<C> {
     pub fn acquire_each_at<K: Key>(&self, requests: &[(K, u32)], now: Nanos, mut show: impl FnMut(Decision)) {
         let mut tags = [Tag::new(0); AT_ONCE];
         for some in requests.chunks(AT_ONCE) {
-            let table = self.generations.newest_table();
+            let table = self.generations.newest().table();
             for (tag, (key, _)) in tags.iter_mut().zip(some) {
                 *tag = self.tag_of(key);
                 table.prefetch(*tag);

@@ -27,7 +27,7 @@ use crate::{
     table::{BuildError, Cursor, Found, Refused, Table, Tag, WhenFull},
 };
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Debt, Decision, Nanos, Policy};
+use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 pub(crate) struct Generation {
     /// Written while the generation is retired and no thread holds a reference to it. Read by holders of a reference, and
@@ -137,8 +137,7 @@ impl Generation {
     /// The policy.
     #[inline]
     pub fn policy(&self) -> &Policy {
-        // SAFETY: outside this module, all threads with a generation hold a reference. `Generations::decide_near` does not: it has
-        // seen under the key's lock that the generation is not retired.
+        // SAFETY: all threads that can call this hold a reference to the generation; the others have a `Newest`.
         unsafe { &*self.policy.get() }
     }
 
@@ -379,6 +378,31 @@ impl Generation {
     }
 }
 
+/// The newest generation without a reference to it: a later change may reuse it at any time.
+#[derive(Clone, Copy)]
+pub(crate) struct Newest<'a>(&'a Generation);
+
+impl<'a> Newest<'a> {
+    #[inline]
+    pub fn table(self) -> &'a Table {
+        &self.0.table
+    }
+
+    #[inline]
+    pub fn is_retired(self) -> bool {
+        self.0.is_retired()
+    }
+
+    /// The policy.
+    ///
+    /// # Safety
+    /// The caller holds the lock of a bucket of the table, and has seen under it that the generation is not retired.
+    #[inline]
+    pub unsafe fn policy(self) -> &'a Policy {
+        self.0.policy()
+    }
+}
+
 /// The general generations of a limiter. The newest one decides.
 pub(crate) struct Generations {
     /// The newest, for decisions on known keys.
@@ -409,36 +433,12 @@ impl Generations {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The generation that decides, or one that was just replaced, without a reference to it: its policy may only be read under
-    /// a key's lock, if it is not retired.
+    /// The generation that decides, or one that was just replaced.
     #[inline]
-    fn newest(&self) -> &Generation {
+    pub fn newest(&self) -> Newest<'_> {
         // Acquire: the data behind the pointer is visible with the pointer.
         // SAFETY: it points to one of `all`, from which nothing is ever removed.
-        unsafe { &*self.newest.load(Ordering::Acquire) }
-    }
-
-    /// The table of the newest generation, to prefetch a bucket.
-    #[inline]
-    pub fn newest_table(&self) -> &Table {
-        &self.newest().table
-    }
-
-    /// Decides on a known key by the newest policy, if the key's first bucket has it and `is_plain` returns true under its lock.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
-    pub fn decide_near(
-        &self,
-        tag: Tag,
-        cost: u32,
-        now: Nanos,
-        is_plain: impl FnOnce() -> bool,
-    ) -> Option<Decision> {
-        let generation = self.newest();
-        generation.table.apply_near(tag, |state| {
-            let is_in_force = is_plain() && !generation.is_retired();
-            is_in_force.then(|| generation.policy().decide(state, now, cost))
-        })
+        Newest(unsafe { &*self.newest.load(Ordering::Acquire) })
     }
 
     /// The generation that decides.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     SystemClock, Timer, WaitError,
-    block::{denied_until, refused_until},
+    block::{Until, denied_until, refused_until},
     marks::Marks,
     reserve::Eras,
     sync::{Mutex, yield_now},
@@ -157,7 +157,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// parallel. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl Key) {
-        self.generations.newest_table().prefetch(self.tag_of(&key));
+        self.generations.newest().table().prefetch(self.tag_of(&key));
     }
 
     /// Asks for `cost` at the given time. A cost of 0 is a peek that does not add the key.
@@ -177,9 +177,17 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// Decides by the general policy in the common case that no exception and no waiter concerns the key.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
+    #[allow(unsafe_code)] // The policy is read without a reference to its generation.
     pub(super) fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
-        // Checked under the key's lock: the key may just have got a new policy.
-        match self.generations.decide_near(tag, cost, now, || cost != 0 && !self.marks.has(tag)) {
+        let generation = self.generations.newest();
+        // `move`, because a reference would keep the generation on the stack.
+        let near = generation.table().apply_near(tag, move |state| {
+            // Checked under the key's lock: the key, or all keys, may just have got a new policy.
+            let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
+            // SAFETY: this thread holds the lock of the key's bucket, and the generation is not retired.
+            plain.then(|| unsafe { generation.policy() }.decide(state, now, cost))
+        });
+        match near {
             Some(decision) => decision,
             None => self.decide_with_care(tag, cost, now),
         }
@@ -543,14 +551,14 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.serve_all(now);
     }
 
-    /// Denies a key until a time, or with [`Nanos::MAX`] until it is unblocked. A block that has passed costs nothing and is
+    /// Denies a key until a time, or until it is [unblocked](Self::unblock_at). A block that has passed costs nothing and is
     /// dropped.
     ///
     /// # Errors
     /// [`TooManyExceptions`] if the number of keys with exceptions has reached the maximum number of keys.
-    pub fn block_at(&self, key: impl Key, until: Nanos, now: Nanos) -> Result<(), TooManyExceptions> {
+    pub fn block_at(&self, key: impl Key, until: Until, now: Nanos) -> Result<(), TooManyExceptions> {
         let tag = self.tag_of(&key);
-        self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until)?;
+        self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until.0)?;
         self.serve(tag, now);
         Ok(())
     }
@@ -580,7 +588,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// The same as [`block_at`](Self::block_at).
     pub fn block_for(&self, key: impl Key, span: Duration) -> Result<(), TooManyExceptions> {
         let now = self.clock.now();
-        self.block_at(key, now.saturating_add(span.into()), now)
+        self.block_at(key, Until(now.saturating_add(span.into())), now)
     }
 
     /// Ends a block at the current time. Returns whether it was still in force.
@@ -593,7 +601,7 @@ impl<C: Clock> KeyedLimiter<C> {
     pub fn acquire(&self, key: impl Key, cost: u32) -> Decision {
         let tag = self.tag_of(&key);
         // The bucket arrives from memory while the clock is read.
-        self.generations.newest_table().prefetch(tag);
+        self.generations.newest().table().prefetch(tag);
         self.decide(tag, cost, self.clock.now())
     }
 

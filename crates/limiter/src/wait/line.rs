@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Policy};
+use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Policy, Standing};
 
 use super::{
     Alarm, Ground, WaitError,
@@ -408,9 +408,11 @@ impl WaitLine {
             Turn::At(at, _) => {
                 let wait = at.saturating_since(ground.now).get();
                 let reset = ground.policy.check(ground.state, ground.now, 0).reset_after_nanos();
-                Decision::deny(limit, wait, 0, 1, reset.max(wait))
+                Decision::deny(Standing { limit, room: 0, unit: 1, reset_after: reset.max(wait) }, wait)
             }
-            Turn::Unknown | Turn::Never => Decision::deny_for_good(limit, 0, 1, u64::MAX),
+            Turn::Unknown | Turn::Never => {
+                Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX })
+            }
         }
     }
 

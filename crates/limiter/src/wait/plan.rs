@@ -1,6 +1,6 @@
 //! The state after every waiter of a line has been admitted: the basis for the answer to the next request.
 
-use tidegate_core::{Algorithm, Decision, Nanos, Policy};
+use tidegate_core::{Algorithm, Decision, Nanos, Policy, Standing};
 
 /// A copy of a state, advanced in time.
 #[derive(Debug)]
@@ -64,9 +64,14 @@ impl Plan {
                 // An outdated plan still gives a time in the future.
                 let wait = at.saturating_since(now).get().max(1);
                 let reset = self.policy.check(&self.state, at, 0).reset_after_nanos();
-                Decision::deny(limit, wait, 0, 1, reset.saturating_add(wait))
+                Decision::deny(
+                    Standing { limit, room: 0, unit: 1, reset_after: reset.saturating_add(wait) },
+                    wait,
+                )
             }
-            Turn::Unknown | Turn::Never => Decision::deny_for_good(limit, 0, 1, u64::MAX),
+            Turn::Unknown | Turn::Never => {
+                Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX })
+            }
         }
     }
 }

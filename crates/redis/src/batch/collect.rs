@@ -88,6 +88,8 @@ impl Drop for Place {
 mod tests {
     use std::time::Duration;
 
+    use tidegate_core::Standing;
+
     use super::*;
 
     fn far() -> Deadline {
@@ -95,7 +97,7 @@ mod tests {
     }
 
     fn decided(remaining: u64) -> (Decision, Nanos) {
-        (Decision::allow(9, remaining, 1, 0), Nanos::ZERO)
+        (Decision::allow(Standing { limit: 9, room: remaining, unit: 1, reset_after: 0 }), Nanos::ZERO)
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::{Decision, Nanos, Standing};
 
 use crate::{Deadline, Plan};
 
@@ -65,7 +65,10 @@ impl Denials {
         (denial.ends > now).then(|| {
             let wait = denial.until.saturating_since(now).get();
             let reset = denial.reset.saturating_since(now).get();
-            Decision::deny(denial.limit, wait, denial.remaining, 1, reset)
+            Decision::deny(
+                Standing { limit: denial.limit, room: denial.remaining, unit: 1, reset_after: reset },
+                wait,
+            )
         })
     }
 
@@ -117,10 +120,15 @@ mod tests {
         let denials = Denials::new(7);
         let (alice, bob) = (denials.tag(b"alice"), denials.tag(b"bob"));
         let now = Nanos::from_secs(100);
-        denials.put(alice, 2, &Decision::deny(5, 1_000, 1, 1, 9_000), now);
+        denials.put(
+            alice,
+            2,
+            &Decision::deny(Standing { limit: 5, room: 1, unit: 1, reset_after: 9_000 }, 1_000),
+            now,
+        );
         let later = now.saturating_add(Nanos::new(400));
         let again = denials.get(alice, 2, later).expect("it still holds");
-        assert_eq!(again, Decision::deny(5, 600, 1, 1, 8_600));
+        assert_eq!(again, Decision::deny(Standing { limit: 5, room: 1, unit: 1, reset_after: 8_600 }, 600));
         assert!(denials.get(alice, 1, later).is_none() && denials.get(bob, 2, later).is_none());
         assert!(denials.get(alice, 2, now.saturating_add(Nanos::new(1_000))).is_none());
         denials.forget(bob);
@@ -133,7 +141,12 @@ mod tests {
     fn a_denial_is_remembered_for_a_second_at_most_and_says_the_whole_wait() {
         let (denials, now) = (Denials::new(7), Nanos::from_secs(100));
         let hour = Nanos::from_secs(3_600).get();
-        denials.put(1, 1, &Decision::deny(5, hour, 0, 1, hour), now);
+        denials.put(
+            1,
+            1,
+            &Decision::deny(Standing { limit: 5, room: 0, unit: 1, reset_after: hour }, hour),
+            now,
+        );
         let after = |nanos: u64| now.saturating_add(Nanos::new(nanos));
         let again = denials.get(1, 1, after(999_999_999)).expect("it still holds");
         assert_eq!(again.retry_after(), Some(Nanos::new(hour - 999_999_999).into()));
@@ -145,7 +158,12 @@ mod tests {
     #[test]
     fn a_cost_that_can_never_fit_is_not_remembered() {
         let denials = Denials::new(7);
-        denials.put(1, 9, &Decision::deny_for_good(5, 1, 1, 0), Nanos::ZERO);
+        denials.put(
+            1,
+            9,
+            &Decision::deny_for_good(Standing { limit: 5, room: 1, unit: 1, reset_after: 0 }),
+            Nanos::ZERO,
+        );
         assert!(denials.get(1, 9, Nanos::ZERO).is_none());
     }
 }

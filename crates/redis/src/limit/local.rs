@@ -1,6 +1,6 @@
 //! Decisions in memory while the store makes none.
 
-use tidegate_core::{Algorithm, Decision, Outcome, Policy};
+use tidegate_core::{Algorithm, Decision, Outcome, Policy, Standing};
 use tidegate_limiter::{BuildError, KeyedLimiter};
 
 /// The most bytes that the default number of keys may use.
@@ -65,13 +65,17 @@ fn share(whole: &Decision, unit: u32) -> Decision {
     let (limit, room, reset) = (whole.limit() as u32 / unit, whole.remaining(), whole.reset_after_nanos());
     let nanos = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     match whole.outcome() {
-        Outcome::Allow => Decision::allow(limit, room, unit.into(), reset),
-        Outcome::Delay(delay) => Decision::delayed(limit, nanos(delay), room, unit.into(), reset),
-        Outcome::Deny { retry_after: Some(wait) } => {
-            Decision::deny(limit, nanos(wait), room, unit.into(), reset)
+        Outcome::Allow => Decision::allow(Standing { limit, room, unit: unit.into(), reset_after: reset }),
+        Outcome::Delay(delay) => {
+            Decision::delayed(Standing { limit, room, unit: unit.into(), reset_after: reset }, nanos(delay))
         }
-        _ if whole.exceeds_limit() => Decision::too_large(limit, room, unit.into(), reset),
-        _ => Decision::deny_for_good(limit, room, unit.into(), reset),
+        Outcome::Deny { retry_after: Some(wait) } => {
+            Decision::deny(Standing { limit, room, unit: unit.into(), reset_after: reset }, nanos(wait))
+        }
+        _ if whole.exceeds_limit() => {
+            Decision::too_large(Standing { limit, room, unit: unit.into(), reset_after: reset })
+        }
+        _ => Decision::deny_for_good(Standing { limit, room, unit: unit.into(), reset_after: reset }),
     }
 }
 

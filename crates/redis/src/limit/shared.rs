@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Algorithm, Clock, Decision, Key, Nanos, Policy};
+use tidegate_core::{Algorithm, Clock, Decision, Key, Nanos, Policy, Standing};
 use tidegate_limiter::KeyedLimit;
 
 use super::{
@@ -255,7 +255,12 @@ impl SharedLimit {
         let refused = matches!(answer.source, Source::Failed(_));
         if !refused && standing.remaining() < cost.into() {
             let (limit, room) = (standing.limit() as u32, standing.remaining());
-            answer.decision = Decision::deny_for_good(limit, room, 1, standing.reset_after_nanos());
+            answer.decision = Decision::deny_for_good(Standing {
+                limit,
+                room,
+                unit: 1,
+                reset_after: standing.reset_after_nanos(),
+            });
         }
         answer
     }
@@ -337,7 +342,12 @@ impl SharedLimit {
             return held;
         }
         let Some(script) = self.0.store.batcher().scripts.charge(self.plan().kind()) else {
-            let decision = Decision::deny_for_good(self.policy().limit(), 0, 1, 0);
+            let decision = Decision::deny_for_good(Standing {
+                limit: self.policy().limit(),
+                room: 0,
+                unit: 1,
+                reset_after: 0,
+            });
             return SharedDecision { decision, source: Source::Failed(StoreError::Held) };
         };
         let arguments = call::charge_arguments(self.plan(), cost);
@@ -426,11 +436,14 @@ impl SharedLimit {
             }
             (OnError::Open, _) => {
                 counters.failed_open.add(1);
-                SharedDecision { decision: Decision::allow(limit, 0, 1, 0), source: Source::Failed(error) }
+                SharedDecision {
+                    decision: Decision::allow(Standing { limit, room: 0, unit: 1, reset_after: 0 }),
+                    source: Source::Failed(error),
+                }
             }
             _ => {
                 counters.failed_closed.add(1);
-                let decision = Decision::deny_for_good(limit, 0, 1, 0);
+                let decision = Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: 0 });
                 SharedDecision { decision, source: Source::Failed(error) }
             }
         }
@@ -446,7 +459,10 @@ fn from_lease(decision: Decision) -> SharedDecision {
 /// Admitted after a delay, with the remaining units from before that.
 fn standing_at(standing: &Decision, delay: Duration) -> Decision {
     let (limit, delay) = (standing.limit() as u32, delay.as_nanos() as u64);
-    Decision::delayed(limit, delay, standing.remaining(), 1, standing.reset_after_nanos())
+    Decision::delayed(
+        Standing { limit, room: standing.remaining(), unit: 1, reset_after: standing.reset_after_nanos() },
+        delay,
+    )
 }
 
 impl KeyedLimit for SharedLimit {

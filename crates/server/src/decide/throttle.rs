@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decision, Nanos, Policy, algorithm::TokenBucket, write_duration};
+use tidegate_core::{Decision, Nanos, Policy, Standing, algorithm::TokenBucket, write_duration};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
 use crate::{
@@ -245,7 +245,10 @@ impl Throttle {
         // the limiter, but not by redis-cell.
         let owes = decision.reset_after_nanos();
         if decision.is_allowed() && owes > ask.fills_in {
-            return Decision::deny(decision.limit() as u32, owes - ask.fills_in, 0, 1, owes);
+            return Decision::deny(
+                Standing { limit: decision.limit() as u32, room: 0, unit: 1, reset_after: owes },
+                owes - ask.fills_in,
+            );
         }
         decision
     }

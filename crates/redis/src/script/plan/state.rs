@@ -1,6 +1,6 @@
 //! Converts values in Redis to the words of `tidegate-core`.
 
-use tidegate_core::{Algorithm, Decision, Nanos};
+use tidegate_core::{Algorithm, Decision, Nanos, Standing};
 
 use super::{Layout, Plan};
 
@@ -94,14 +94,22 @@ pub(super) fn answer(
     let behind = if own { behind.saturating_sub(1_000) } else { behind };
     let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) + behind };
     let decision = if cost > limit {
-        Decision::too_large(limit, room, 1, reset)
+        Decision::too_large(Standing { limit, room, unit: 1, reset_after: reset })
     } else if counting + u64::from(cost) > limit_units {
         // If the script was asked for more than this request (several requests of one key in one decision), the wait is that
         // of all together.
-        Decision::deny(limit, lifetime.saturating_sub(age) + behind, room, 1, reset)
+        Decision::deny(
+            Standing { limit, room, unit: 1, reset_after: reset },
+            lifetime.saturating_sub(age) + behind,
+        )
     } else {
         let reset = if cost == 0 { reset } else { lifetime + behind };
-        Decision::allow(limit, room.saturating_sub(cost.into()), 1, reset)
+        Decision::allow(Standing {
+            limit,
+            room: room.saturating_sub(cost.into()),
+            unit: 1,
+            reset_after: reset,
+        })
     };
     (decision, seen)
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
-use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError};
+use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError, Until};
 
 use super::runtime_overrides::{Inner, RuntimeOverride, RuntimeOverrides};
 use crate::{
@@ -134,7 +134,7 @@ impl Memory {
             limiter.unblock_at(key, now);
         }
         for key in to.deny.difference(&from.deny) {
-            limiter.block_at(key, Nanos::MAX, now)?;
+            limiter.block_at(key, Until::UNBLOCKED, now)?;
         }
         Ok(())
     }

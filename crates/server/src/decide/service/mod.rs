@@ -23,7 +23,7 @@ use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use tidegate_core::{Clock, Decision, Nanos};
-use tidegate_limiter::OverrideError;
+use tidegate_limiter::{OverrideError, Until};
 
 pub(crate) use self::joint::Part;
 use self::question::resolve_keyed;
@@ -170,7 +170,7 @@ impl Service {
         if limit.is_denied(key) {
             return Ok(());
         }
-        let blocked = limit.limiter().block_at(key, until, self.now());
+        let blocked = limit.limiter().block_at(key, Until(until), self.now());
         blocked.map_err(|_| Refusal::TooManyBlocked { limit: limit.spec().name.clone() })
     }
 

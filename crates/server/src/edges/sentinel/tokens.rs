@@ -7,7 +7,7 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use rapidhash::RapidHashMap;
-use tidegate_core::{Decision, Nanos, Quota, algorithm::SlidingWindow};
+use tidegate_core::{Decision, Nanos, Quota, Standing, algorithm::SlidingWindow};
 use tidegate_limiter::KeyedLimiter;
 
 use super::{
@@ -245,8 +245,8 @@ fn answer(decisions: &[Decision]) -> Answer {
 fn denied_until(limit: &Limit, cost: u32, until: Nanos, now: Nanos) -> Decision {
     let (most, wait) = (limit.spec().policy.limit, until.saturating_since(now).get());
     if cost > most {
-        Decision::deny_for_good(most, 0, 1, wait)
+        Decision::deny_for_good(Standing { limit: most, room: 0, unit: 1, reset_after: wait })
     } else {
-        Decision::deny(most, wait, 0, 1, wait)
+        Decision::deny(Standing { limit: most, room: 0, unit: 1, reset_after: wait }, wait)
     }
 }
