@@ -175,32 +175,74 @@ fn processor_time(pid: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-#[test]
+/// A server with gRPC, and the address of that.
 #[cfg(target_os = "linux")]
-fn a_server_without_file_descriptors_does_not_spin_and_recovers() {
-    let envoy = scratch("starved").join("envoy.yaml");
+fn with_grpc(name: &str) -> (Serving, String) {
+    let envoy = scratch(name).join("envoy.yaml");
     let rate = "rate_limit: {unit: second, requests_per_unit: 9}";
     fs::write(&envoy, format!("domain: d\ndescriptors: [{{key: k, {rate}}}]\n")).unwrap();
     let server = Serving::with(&["--grpc", "127.0.0.1:0", "--envoy-config", envoy.to_str().unwrap()]);
     let grpc = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
     let grpc = grpc.trim().split(',').next().unwrap().to_owned();
-    let mut before = TcpStream::connect(&server.resp).unwrap();
-    before.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut ping = || {
-        let mut reply = [0; 7];
-        before.write_all(b"PING\r\n").unwrap();
-        before.read_exact(&mut reply).unwrap();
-        assert_eq!(&reply, b"+PONG\r\n");
-    };
-    ping();
-    let pid = server.child.id();
-    // Only from outside: a server that starts with root's rights raises its limit again.
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-    let most = format!("--nofile={0}:{0}", open + 8);
+    (server, grpc)
+}
+
+/// Lets a process have this many descriptors. Only from outside: a server that starts with root's rights raises its limit again.
+#[cfg(target_os = "linux")]
+fn limit_descriptors(pid: u32, most: usize) {
+    // The hard limit stays, so that the next call may raise it.
+    let most = format!("--nofile={most}:");
     assert!(Command::new("prlimit").args(["--pid", &pid.to_string(), &most]).status().unwrap().success());
+}
+
+#[cfg(target_os = "linux")]
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Whether a gRPC listener greets a new connection.
+#[cfg(target_os = "linux")]
+fn greets(address: &str) -> bool {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).is_ok() && head[3] == 4
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn idle_connections_of_any_listener_give_way_when_descriptors_run_out() {
+    let (server, grpc) = with_grpc("crowded");
+    let pid = server.child.id();
+    limit_descriptors(pid, 256);
+    // All on one listener, and then spread over all of them.
+    for listeners in [&[&server.resp][..], &[&server.http, &server.resp, &grpc]] {
+        let idle: Vec<_> =
+            (0..300).map(|at| TcpStream::connect(listeners[at % listeners.len()]).unwrap()).collect();
+        for _ in 0..3 {
+            assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
+            assert!(server.get("/metrics").starts_with("HTTP/1.1 200"));
+            assert_eq!(server.ask("PING"), "+PONG");
+            assert!(greets(&grpc));
+        }
+        assert!(descriptors(pid) <= 256);
+        drop(idle);
+    }
+    server.signal("TERM");
+    let lines: Vec<String> = server.log.iter().filter(|line| line.contains("cannot accept")).collect();
+    assert!(lines.is_empty(), "{lines:?}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_server_without_file_descriptors_does_not_spin_and_recovers() {
+    let (server, grpc) = with_grpc("starved");
+    let pid = server.child.id();
+    // Fewer than it has: no idle connection can give way.
+    limit_descriptors(pid, descriptors(pid) / 2);
     let addresses = [&server.http, &server.resp, &grpc];
-    let clients: Vec<_> =
-        (0..30).map(|at| TcpStream::connect(addresses[at % addresses.len()]).unwrap()).collect();
+    let clients: Vec<_> = addresses.iter().map(|address| TcpStream::connect(address).unwrap()).collect();
     // Each listener says each second that it is starved: so many lines take three seconds, whatever the machine does meanwhile.
     let mut told = [0; 3];
     let mut began = None;
@@ -222,12 +264,11 @@ fn a_server_without_file_descriptors_does_not_spin_and_recovers() {
     // Less than a tenth of one processor. One thread that spins takes all of it.
     assert!(used * 100_000_000 < took.get(), "{used} hundredths of a second in {took:?}");
     assert!(told.iter().all(|lines| *lines < 100), "a line for each turn: {told:?}");
-    // Who is connected is served.
-    ping();
-    drop(clients);
+    limit_descriptors(pid, 1024);
     assert_eq!(server.ask("PING"), "+PONG");
     assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
-    assert!(TcpStream::connect(&grpc).is_ok());
+    assert!(greets(&grpc));
+    drop(clients);
 }
 
 #[test]

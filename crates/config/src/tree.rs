@@ -158,6 +158,7 @@ impl<'a> Reader<'a> {
                 loop {
                     let (event, line) = self.next()?;
                     if event == Event::SequenceEnd {
+                        items.shrink_to_fit();
                         break Kind::Sequence(items);
                     }
                     items.push(self.node(event, line, depth + 1)?);
@@ -168,6 +169,8 @@ impl<'a> Reader<'a> {
                 loop {
                     let (event, line) = self.next()?;
                     if event == Event::MappingEnd {
+                        // Most have two or three entries, and room for four.
+                        entries.shrink_to_fit();
                         break Kind::Mapping(entries);
                     }
                     let key = self.node(event, line, depth + 1)?;

@@ -423,3 +423,21 @@ fn a_limit_shows_how_long_its_decisions_took() {
     };
     eventually("the second is in the page", shown);
 }
+
+#[test]
+fn a_saved_file_keeps_its_owner_and_its_mode() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    let server = Running::with_rules_and("pages-owner", RULES, |options| options.rules_writable = true);
+    let file = server.get("/v1/rules/file").json();
+    let path = std::path::PathBuf::from(file["path"].as_str().unwrap());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    if chown(&path, Some(12_345), Some(23_456)).is_err() {
+        // Only root may give files away.
+        return;
+    }
+    let save = format!("/v1/rules/save?version={}", file["version"].as_str().unwrap());
+    let saved = server.post(&save, &RULES.replace("2/1h", "5/1h"));
+    assert_eq!(saved.status, 200, "{}", saved.body);
+    let there = std::fs::metadata(&path).unwrap();
+    assert_eq!((there.uid(), there.gid(), there.mode() & 0o777), (12_345, 23_456, 0o640));
+}

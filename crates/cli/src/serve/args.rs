@@ -253,7 +253,7 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "TIDEGATE_RESP_THREADS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     resp_threads: u16,
     /// Close a Redis connection after this long without a command; 0s means never
-    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "0s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_RESP_IDLE_TIMEOUT", default_value = "1h", value_parser = parse_duration)]
     resp_idle_timeout: Duration,
     /// Longest period and refill time of a bucket that a client may use with CL.THROTTLE
     ///
@@ -279,7 +279,8 @@ pub struct Args {
     /// that was idle longest
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_connections: u32,
-    /// Maximum number of connections per client address and listener (for IPv6 per /64 network) [default: no bound]
+    /// Maximum number of connections per client address and listener (for IPv6 per /64 network) [default: half of
+    /// --max-connections, and no bound for clients on this machine]
     ///
     /// A proxy counts as one client for everything that it forwards.
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_parser = clap::value_parser!(u32).range(1..))]

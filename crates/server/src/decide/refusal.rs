@@ -169,6 +169,9 @@ fn of_limit(limit: &str) -> String {
 }
 
 fn nearest_names(nearest: &[String], limits: usize) -> String {
+    if nearest.is_empty() {
+        return "no limit has a name that this client may use".to_owned();
+    }
     let few = if limits <= nearest.len() { "the limits are" } else { "the nearest names are" };
     format!("{few}: {}", nearest.join(", "))
 }

@@ -1,7 +1,5 @@
 //! The tree of all domains' descriptors, and the lookup of a request's descriptors in it.
 
-use std::collections::BTreeMap;
-
 use rapidhash::RapidHashMap;
 
 use super::{Unit, names};
@@ -214,13 +212,13 @@ impl Domains {
         Some(Match { rule, index })
     }
 
-    /// The first rule, in the order of the files, that matches these entries in any order. The limit's key is written to
-    /// `key`, which is cleared first.
+    /// The first rule, in the order of the files, that matches these entries in any order. They are sorted by their names, which
+    /// differ. The limit's key is written to `key`, which is cleared first.
     #[must_use]
     pub fn find_unordered(
         &self,
         domain: &str,
-        entries: &BTreeMap<String, String>,
+        entries: &[(String, String)],
         key: &mut Vec<u8>,
     ) -> Option<Match<'_>> {
         let mut tried: Vec<&[(String, Option<String>)]> = Vec::new();
@@ -235,8 +233,10 @@ impl Domains {
             let in_order: Option<Vec<Entry<'_>>> = rule
                 .way
                 .iter()
-                .map(|(name, _)| entries.get_key_value(name))
-                .map(|entry| entry.map(|(name, value)| (name.as_str(), value.as_str())))
+                .map(|(name, _)| {
+                    let at = entries.binary_search_by(|(other, _)| other.cmp(name)).ok()?;
+                    Some((entries[at].0.as_str(), entries[at].1.as_str()))
+                })
                 .collect();
             if let Some(found) = in_order.and_then(|entries| self.find(domain, entries.into_iter(), key)) {
                 return Some(found);

@@ -2,6 +2,7 @@
 
 pub mod access;
 pub(crate) mod connections;
+pub(crate) mod descriptors;
 pub(crate) mod idle;
 pub(crate) mod peers;
 pub(crate) mod security;

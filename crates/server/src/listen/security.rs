@@ -7,6 +7,7 @@ use rustls::ServerConfig;
 use crate::{
     listen::{
         access::{Access, Door},
+        descriptors::Descriptors,
         tls::{Above, Tls},
     },
     serve::{
@@ -20,6 +21,8 @@ use crate::{
 pub(crate) struct ListenerSecurity {
     pub tls: Option<Arc<Tls>>,
     pub access: Arc<Access>,
+    /// The connections of all listeners.
+    pub descriptors: Arc<Descriptors>,
     /// The listeners with TLS; empty for all.
     tls_listeners: Arc<[String]>,
     insecure: bool,
@@ -36,6 +39,7 @@ impl ListenerSecurity {
         Ok(Self {
             tls: tls.map(Arc::new),
             access: Arc::new(access),
+            descriptors: Arc::default(),
             tls_listeners: options.tls_listeners.clone().into(),
             insecure: options.insecure,
         })

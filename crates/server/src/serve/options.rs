@@ -100,8 +100,8 @@ pub struct Options {
     pub max_connections: usize,
     /// The directory that keeps the flow rules that operators push to programs; `None` to keep them in memory.
     pub flow_rules: Option<PathBuf>,
-    /// The maximum number of connections of each client address on each listener (for IPv6 of each /64 network); `None` for no
-    /// bound.
+    /// The maximum number of connections of each client address on each listener (for IPv6 of each /64 network); `None` for half of
+    /// the listener's connections, and for no bound on this machine.
     pub max_connections_per_peer: Option<usize>,
     /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`, `spoe`,
     /// `sentinel-token`, `admin`).
@@ -159,7 +159,7 @@ impl Default for Options {
             reload_interval: Duration::from_secs(1),
             resp_password: None,
             resp_threads: 1,
-            resp_idle_timeout: Duration::ZERO,
+            resp_idle_timeout: Duration::from_hours(1),
             flow_rules: None,
             max_connections: 10_000,
             max_connections_per_peer: None,

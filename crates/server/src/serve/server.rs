@@ -191,7 +191,7 @@ impl Server {
             reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
             trace_readers: Arc::new(Semaphore::new(1)),
-            rules_readers: Semaphore::new(2),
+            rules_thread: http::RulesThread::start().map_err(StartError::Threads)?,
             origins,
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),
@@ -202,7 +202,7 @@ impl Server {
                 Plane::Data => ("http", options.max_connections),
                 Plane::Admin => ("admin", options.max_connections.min(ADMIN_CONNECTIONS)),
             };
-            let bounds = Bounds { max_connections: most, ..bounds(&options, name) };
+            let bounds = Bounds { max_connections: most, ..bounds(&options, &security, name) };
             let paths = http::Paths::new(Arc::clone(&app), plane, pages::routes());
             let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
             let connections = Acceptor::new(listener, bounds, service, Arc::clone(&stats), stopped.clone());
@@ -612,7 +612,8 @@ async fn listen_for_grpc(
     let stats = Arc::new(GrpcStats::default());
     metrics.add_grpc(Arc::clone(&stats));
     let (service, its) = (Arc::clone(rates.service()), Arc::clone(&stats.connections));
-    let connections = Acceptor::new(listener, bounds(options, "grpc"), service, its, stopped.clone());
+    let connections =
+        Acceptor::new(listener, bounds(options, security, "grpc"), service, its, stopped.clone());
     let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
     let serve = serve(connections, shared, security.of("grpc"), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
@@ -646,7 +647,8 @@ async fn listen_for_spoe(
     let stats = Arc::new(SpoeStats::default());
     metrics.add_spoe(Arc::clone(&stats));
     let (its, counts) = (Arc::clone(service), Arc::clone(&stats.connections));
-    let connections = Acceptor::new(listener, bounds(options, "spoe"), its, counts, stopped.clone());
+    let connections =
+        Acceptor::new(listener, bounds(options, security, "spoe"), its, counts, stopped.clone());
     let agent = Agent { service: Arc::clone(service), door, stats };
     let serve = spoe::serve(connections, agent, security.of("spoe"), stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
@@ -666,7 +668,7 @@ async fn listen_for_sentinel(
     let stats = Arc::new(SentinelStats::default());
     metrics.add_sentinel(Arc::clone(&stats));
     let (its, counts) = (Arc::clone(service), Arc::clone(&stats.connections));
-    let connections = Acceptor::new(listener, bounds(options, NAME), its, counts, stopped.clone());
+    let connections = Acceptor::new(listener, bounds(options, security, NAME), its, counts, stopped.clone());
     let server = TokenServer::new(Arc::clone(service), options.sentinel_max_qps, door, stats);
     let serve = sentinel::serve(connections, server, stopped.clone());
     Ok(Some((address, tokio::spawn(serve))))
@@ -690,23 +692,26 @@ fn serve_resp(
         port: address.port(),
     };
     let runtime = service.store().map(|_| tokio::runtime::Handle::current());
-    let peers = Peers::new(config.max_per_peer);
+    let peers = Peers::new(config.max_per_peer, config.max_connections);
     let tls = security.of("resp").tls;
+    let descriptors = Arc::clone(&security.descriptors);
     let strangers = Strangers::new("resp");
     let service = Arc::clone(service);
-    let shared = Shared { service, config, door, tls, peers, strangers, started, stats, runtime };
+    let shared =
+        Shared { service, config, door, tls, peers, strangers, descriptors, started, stats, runtime };
     let refused = StartError::Threads;
     let listener = listener.into_std().map_err(refused)?;
     Ok((address, resp::start(&listener, &Arc::new(shared)).map_err(refused)?))
 }
 
 /// The bounds of the connections of a listener with this name.
-fn bounds(options: &Options, name: &'static str) -> Bounds {
+fn bounds(options: &Options, security: &ListenerSecurity, name: &'static str) -> Bounds {
     Bounds {
         name,
         max_connections: options.max_connections,
         max_per_peer: options.max_connections_per_peer,
         write_timeout: options.http_write_timeout,
+        descriptors: Arc::clone(&security.descriptors),
     }
 }
 

@@ -227,6 +227,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{
         decide::{limits::Limits, throttle::Throttle},
+        observe::captured_log::captured,
         rules,
     };
 
@@ -262,6 +263,26 @@ pub(crate) mod tests {
         assert_eq!(events.state_writes_failed.load(Ordering::Relaxed), 2);
         assert_eq!(events.state_writes.load(Ordering::Relaxed), 0);
         drop(release);
+    }
+
+    #[test]
+    fn a_full_disk_is_logged_at_most_once_a_minute() {
+        let limits = Limits::new(rules::example(), 10, |_| None, Nanos::ZERO).unwrap();
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_000)));
+        let its: Arc<dyn tidegate_core::Clock> = Arc::<ManualClock>::clone(&clock);
+        let service = Service::new(limits, Throttle::new(10, None).unwrap(), its);
+        let path = std::env::temp_dir().join(format!("tidegate-full-{}", std::process::id()));
+        let events = Arc::new(Events::default());
+        let mut state = State::open(Some(path), Nanos::ZERO, &events).unwrap().unwrap();
+        state.write = Box::new(|_, _| Err(io::ErrorKind::StorageFull.into()));
+        let lines = captured(|| {
+            for _ in 0..119 {
+                assert!(!state.write(&service));
+                clock.advance(Duration::from_secs(1));
+            }
+        });
+        let told = lines.iter().filter(|line| line.contains("cannot write the state")).count();
+        assert_eq!((told, events.state_writes_failed.load(Ordering::Relaxed)), (2, 119), "{lines:?}");
     }
 
     #[test]

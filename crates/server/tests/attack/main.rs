@@ -6,10 +6,12 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod floods;
 mod frames;
 mod http;
 mod operator;
 mod resp;
+mod rights;
 mod secure;
 
 const RULES: &str = "

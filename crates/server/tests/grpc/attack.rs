@@ -2,7 +2,7 @@
 
 use crate::{
     client::{Client, one, request},
-    harness::{self, Running},
+    harness::{self, Running, digest_of, http2, scratch},
     rls::{CONFIG, START, options, serving},
 };
 
@@ -102,4 +102,64 @@ fn header_fields_that_never_end_close_the_connection() {
         assert!(sent < 200_000, "the server should close the connection");
     }
     assert_eq!(Client::of(server.grpc).told(vec![one("user", "x")]), "OK: OK/2", "others are served");
+}
+
+#[test]
+fn each_kind_of_control_frame_ends_its_connection_when_there_are_too_many() {
+    let server = serving("grpc-control", CONFIG);
+    for (at, (name, frame)) in http2::control_frames().into_iter().enumerate() {
+        assert!(http2::ends_after_a_flood_of(server.grpc, &frame), "{name}");
+        assert_eq!(
+            Client::of(server.grpc).told(vec![one("user", name)]),
+            "OK: OK/2",
+            "{name}: others are served"
+        );
+        let failed = || server.metric("tidegate_grpc_connections_failed_total") == at as u64 + 1;
+        tidegate_redis_servers::eventually("the connection is counted as failed", failed);
+    }
+}
+
+#[test]
+fn half_open_connections_end_by_a_deadline() {
+    use std::{io::Write, net::TcpStream};
+    const MANY: usize = 600;
+    let _ = tidegate_server::raise_open_files(2 * MANY + 200, 1);
+    let server = serving("grpc-half-open", CONFIG);
+    // Nothing, half of the preface, no request, and a head that never ends.
+    let head = [http2::greeting().as_slice(), b"\0\0\x01\x01\x01\0\0\0\x01\x82"].concat();
+    let beginnings: [&[u8]; 4] = [b"", &http2::PREFACE[..12], &http2::greeting(), &head];
+    let open = (0..MANY).map(|at| {
+        let mut stream = TcpStream::connect(server.grpc).unwrap();
+        stream.write_all(beginnings[at % beginnings.len()]).unwrap();
+        stream
+    });
+    let open: Vec<_> = open.collect();
+    assert_eq!(Client::of(server.grpc).told(vec![one("user", "x")]), "OK: OK/2", "others are served");
+    assert!(open.iter().all(http2::is_ended));
+}
+
+#[test]
+fn an_address_that_guesses_tokens_waits_and_a_right_one_is_served() {
+    let mut options = options("grpc-guesses", CONFIG);
+    let access = scratch("grpc-guesses-access").join("access.yaml");
+    let token = digest_of("the-right-token");
+    std::fs::write(&access, format!("access: [{{name: shop, roles: [decide], tokens: ['{token}']}}]\n"))
+        .unwrap();
+    options.access = Some(access);
+    let server = Running::start_at(options, START);
+    let mut client = Client::of(server.grpc);
+    let mut ask = |token: Option<&str>| {
+        let mut request = tonic::Request::new(request("shop", vec![one("user", "x")]));
+        if let Some(token) = token {
+            request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        }
+        client.runtime.block_on(client.rls.should_rate_limit(request)).map_err(|error| error.code()).err()
+    };
+    let codes: Vec<_> = (0..40).map(|at| ask(Some(&format!("wrong-{at}"))).unwrap()).collect();
+    let waits = codes.iter().position(|code| *code != tonic::Code::Unauthenticated).unwrap();
+    // One more may come back while they are asked.
+    assert!((20..=22).contains(&waits), "{codes:?}");
+    assert!(codes.contains(&tonic::Code::ResourceExhausted));
+    assert_eq!(ask(None), Some(tonic::Code::Unauthenticated), "who gives none guesses nothing");
+    assert_eq!(ask(Some("the-right-token")), None);
 }

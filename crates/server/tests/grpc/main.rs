@@ -9,6 +9,7 @@ mod charges;
 mod client;
 #[cfg(feature = "servers")]
 mod interop;
+mod largest;
 mod quota;
 mod rls;
 #[cfg(feature = "servers")]

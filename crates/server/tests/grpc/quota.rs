@@ -76,6 +76,18 @@ impl Envoy {
         self.say.as_ref().unwrap().send(report).unwrap();
     }
 
+    /// Reports this many requests of buckets with these names.
+    pub fn report_many(&self, domain: &str, names: impl IntoIterator<Item = String>) {
+        let usage = |name| BucketQuotaUsage {
+            bucket_id: Some(BucketId { bucket: [("plan".to_owned(), name)].into() }),
+            num_requests_allowed: 1,
+            ..BucketQuotaUsage::default()
+        };
+        let usages = names.into_iter().map(usage).collect();
+        let report = RateLimitQuotaUsageReports { domain: domain.to_owned(), bucket_quota_usages: usages };
+        self.say.as_ref().unwrap().send(report).unwrap();
+    }
+
     pub fn report(&self, plan: &str, allowed: u64, denied: u64) {
         self.report_as("shop", &[("plan", plan)], allowed, denied);
     }
@@ -240,4 +252,43 @@ fn invalid_streams_are_refused_and_all_streams_end_with_the_server() {
     assert_eq!(envoy.told(), "all");
     assert_eq!(server.stop(), Ended::Complete, "an open stream keeps no server from stopping");
     assert!(matches!(envoy.next(), Ok(None) | Err(_)), "and it ends");
+}
+
+#[test]
+fn reports_and_streams_with_too_many_buckets_are_ended_with_an_error() {
+    let server = serving("quota-many");
+    let ends = |envoy: &mut Envoy| loop {
+        if let Err(error) = envoy.next() {
+            break (error.code(), error.message().to_owned());
+        }
+    };
+    // 2 million empty buckets: 4 MB.
+    let mut envoy = Envoy::of(&server);
+    envoy.say.as_ref().unwrap().send(empty_report()).unwrap();
+    let (code, message) = ends(&mut envoy);
+    assert_eq!(code, Code::InvalidArgument);
+    assert!(message.contains("more than 20000 parts; send fewer at once"), "{message}");
+    let mut envoy = Envoy::of(&server);
+    for from in [0, 4_000, 8_000] {
+        envoy.report_many("shop", (from..from + 4_000).map(|at| at.to_string()));
+    }
+    let (code, message) = ends(&mut envoy);
+    assert_eq!(code, Code::InvalidArgument);
+    assert!(message.contains("more than 10000 buckets; make fewer"), "{message}");
+    let gone = || server.metric("tidegate_grpc_quota_buckets") == 0;
+    tidegate_redis_servers::eventually("its buckets are gone", gone);
+    let mut envoy = Envoy::of(&server);
+    envoy.report_many(&"x".repeat(1_025), ["all".to_owned()]);
+    assert_eq!(ends(&mut envoy).0, Code::InvalidArgument);
+    // A value that a client of an Envoy makes long ends nothing.
+    let mut envoy = Envoy::of(&server);
+    envoy.report_many("shop", ["x".repeat(5_000), "all".to_owned()]);
+    assert_eq!(envoy.told(), "all");
+    assert_eq!(server.metric("tidegate_grpc_quota_buckets"), 1);
+}
+
+/// A report of 4 MB: 2 million buckets without a name.
+pub fn empty_report() -> RateLimitQuotaUsageReports {
+    let usages = vec![BucketQuotaUsage::default(); 2_000_000];
+    RateLimitQuotaUsageReports { domain: "shop".to_owned(), bucket_quota_usages: usages }
 }

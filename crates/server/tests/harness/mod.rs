@@ -1,6 +1,8 @@
 //! A server with a manual clock, and clients that speak its protocols byte by byte.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod http2;
+
 use std::{
     fmt::Write as _,
     fs,
@@ -200,6 +202,12 @@ pub fn admitted(server: &Running, limit: &str, key: &str, requests: usize) -> us
     let over_http = (0..requests / 2).filter(|_| acquire(server, limit, key).0 == 200).count();
     let command = format!("ACQUIRE {limit} {key}");
     over_http + (requests / 2..requests).filter(|_| client.ask(&command).starts_with("[0 ")).count()
+}
+
+/// The digest of a token, as the access file has it.
+pub fn digest_of(token: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, token.as_bytes());
+    digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// An empty directory for one test.

@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use tidegate_config::likest;
 
-use crate::decide::{
-    limits::{Limit, Limits},
-    refusal::{MAX_KEY_BYTES, Refusal},
+use crate::{
+    decide::{
+        limits::{Limit, Limits},
+        refusal::{MAX_KEY_BYTES, Refusal},
+        throttle::THROTTLE,
+    },
+    listen::access::Rights,
 };
 
 /// How many names an error about an unknown one suggests.
@@ -42,7 +46,7 @@ pub fn resolve<'r, 'k>(
     name: &[u8],
     key: Option<&'k [u8]>,
 ) -> Result<Resolved<'r, 'k>, Refusal> {
-    let Some(limit) = limits.limit(name) else { return Err(unknown(limits, name)) };
+    let Some(limit) = limits.limit(name) else { return Err(unknown(limits, name, |_| true)) };
     match key {
         Some(key) if key.len() > MAX_KEY_BYTES => Err(Refusal::KeyTooLong { bytes: key.len() }),
         _ if limit.spec().global => Ok(Resolved { limit, key: &[] }),
@@ -51,12 +55,22 @@ pub fn resolve<'r, 'k>(
     }
 }
 
+/// Refuses a limit that does not exist for a client that may not see the names of all limits. For other clients, asking it does.
+pub(crate) fn refuse_unknown(limits: &Limits, name: &[u8], rights: &Rights) -> Result<(), Refusal> {
+    if rights.concern_all() || limits.limit(name).is_some() || name == THROTTLE.as_bytes() {
+        return Ok(());
+    }
+    Err(unknown(limits, name, |name| rights.concern(name.as_bytes())))
+}
+
+/// Suggests names that may be seen.
 #[cold]
-fn unknown(limits: &Limits, name: &[u8]) -> Refusal {
+fn unknown(limits: &Limits, name: &[u8], is_seen: impl Fn(&str) -> bool) -> Refusal {
     let shown: String = String::from_utf8_lossy(name).chars().take(64).collect();
-    let names = limits.limits().iter().map(|limit| limit.spec().name.as_str());
+    let names = limits.limits().iter().map(|limit| limit.spec().name.as_str()).filter(|name| is_seen(name));
+    let limits = names.clone().count();
     let nearest = likest(&shown, names, NEAREST).into_iter().map(str::to_owned).collect();
-    Refusal::UnknownLimit { name: shown, nearest, limits: limits.limits().len() }
+    Refusal::UnknownLimit { name: shown, nearest, limits }
 }
 
 /// [`resolve`] for operations that only keyed limits have.

@@ -5,12 +5,16 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use axum::http::Request;
 use bytes::{Buf, Bytes, BytesMut};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Sleep, sleep},
+};
 use tokio_util::sync::PollSemaphore;
 use tonic::Status;
 
@@ -18,8 +22,15 @@ use tonic::Status;
 const PREFIX: usize = 5;
 /// Messages up to this size take nothing from the memory for large ones: Envoy's usual ones have a few hundred bytes.
 const SMALL: usize = 64 * 1024;
-/// The maximum size of all large messages that are arriving, in KiB.
-const ALL_LARGE: usize = 64 * 1024;
+/// The maximum size of all large messages that are arriving or being decoded, in KiB. Each takes about three times its size: as it
+/// arrives, in the buffer of its reader, and decoded.
+const ALL_LARGE: usize = 8 * 1024;
+/// How long the rest of a message may take to arrive.
+const ARRIVAL: Duration = Duration::from_secs(10);
+/// Messages with at most these parts take nothing from the memory for those with more.
+const FEW_PARTS: usize = 512;
+/// The maximum number of parts of all messages with many parts that are being decoded.
+const ALL_PARTS: usize = 80_000;
 
 /// The bounds of a message.
 #[derive(Clone, Copy, Debug)]
@@ -34,24 +45,35 @@ pub(super) struct Limits {
 
 /// The memory for large messages, which all calls share.
 #[derive(Clone, Debug)]
-pub(super) struct Memory(Arc<Semaphore>);
+pub(super) struct Memory {
+    arriving: Arc<Semaphore>,
+    /// Permits for parts. Their holders need nothing more from the client, so they never wait for it.
+    decoded: Arc<Semaphore>,
+}
 
 impl Default for Memory {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(ALL_LARGE)))
+        Self { arriving: Arc::new(Semaphore::new(ALL_LARGE)), decoded: Arc::new(Semaphore::new(ALL_PARTS)) }
     }
 }
 
 impl Memory {
     /// The same request, with messages within these limits.
     pub fn bound(&self, limits: Limits, request: Request<Incoming>) -> Request<Messages<Incoming>> {
-        request.map(|body| Messages {
+        request.map(|body| self.bound_body(limits, body))
+    }
+
+    fn bound_body<B>(&self, limits: Limits, body: B) -> Messages<B> {
+        Messages {
             body,
             limits,
-            memory: PollSemaphore::new(Arc::clone(&self.0)),
-            held: None,
+            arriving: PollSemaphore::new(Arc::clone(&self.arriving)),
+            decoded: PollSemaphore::new(Arc::clone(&self.decoded)),
+            arrives: None,
+            passed_on: None,
             arrived: BytesMut::new(),
-        })
+            late: None,
+        }
     }
 }
 
@@ -59,11 +81,16 @@ impl Memory {
 pub(super) struct Messages<B> {
     body: B,
     limits: Limits,
-    memory: PollSemaphore,
-    /// For a large message, until the next one.
-    held: Option<OwnedSemaphorePermit>,
+    arriving: PollSemaphore,
+    decoded: PollSemaphore,
+    /// For a large message, while it arrives.
+    arrives: Option<OwnedSemaphorePermit>,
+    /// For messages that were passed on, until the reader asks for the next ones.
+    passed_on: Option<[Option<OwnedSemaphorePermit>; 2]>,
     /// The beginning of a message.
     arrived: BytesMut,
+    /// Runs while the rest of a message has not arrived.
+    late: Option<Pin<Box<Sleep>>>,
 }
 
 impl<B> Messages<B> {
@@ -78,9 +105,9 @@ impl<B> Messages<B> {
         Ok(Some(PREFIX + length))
     }
 
-    /// All whole messages that have arrived.
-    fn whole(&mut self, first: usize) -> Result<Bytes, Status> {
-        let mut end = 0;
+    /// The length of all whole messages that have arrived, and how many parts they have.
+    fn whole(&self, first: usize) -> Result<(usize, usize), Status> {
+        let (mut end, mut all) = (0, 0);
         let mut next = Some(first);
         while let Some(length) = next.filter(|length| end + length <= self.arrived.len()) {
             let message = &self.arrived[end + PREFIX..end + length];
@@ -90,12 +117,13 @@ impl<B> Messages<B> {
                     format!("the message has more than {} parts; send fewer at once", self.limits.parts);
                 return Err(Status::invalid_argument(what));
             }
+            all += self.limits.parts - parts;
             end += length;
             // A later message in the same bytes is checked for its size when the first ones are gone.
             let rest = self.arrived.get(end + 1..end + PREFIX);
             next = rest.map(|mut length| PREFIX + length.get_u32() as usize);
         }
-        Ok(self.arrived.split_to(end).freeze())
+        Ok((end, all))
     }
 }
 
@@ -107,19 +135,36 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.passed_on = None;
         loop {
             if let Some(expected) = self.expected()? {
                 if self.arrived.len() >= expected {
-                    return Poll::Ready(Some(Ok(Frame::data(self.whole(expected)?))));
+                    let (end, parts) = self.whole(expected)?;
+                    let decoded = if parts > FEW_PARTS {
+                        let wanted = u32::try_from(parts.min(ALL_PARTS)).unwrap_or(u32::MAX);
+                        ready!(self.decoded.poll_acquire_many(context, wanted))
+                    } else {
+                        None
+                    };
+                    self.late = None;
+                    self.passed_on = Some([self.arrives.take(), decoded]);
+                    return Poll::Ready(Some(Ok(Frame::data(self.arrived.split_to(end).freeze()))));
                 }
-                if expected > SMALL && self.held.is_none() {
+                if expected > SMALL && self.arrives.is_none() {
                     let wanted = u32::try_from(expected.div_ceil(1024)).unwrap_or(u32::MAX);
-                    self.held = ready!(self.memory.poll_acquire_many(context, wanted));
+                    self.arrives = ready!(self.arriving.poll_acquire_many(context, wanted));
                 }
                 let missing = expected - self.arrived.len();
                 self.arrived.reserve(missing);
             }
-            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            let polled = Pin::new(&mut self.body).poll_frame(context);
+            if polled.is_pending() && !self.arrived.is_empty() {
+                let late = self.late.get_or_insert_with(|| Box::pin(sleep(ARRIVAL)));
+                ready!(late.as_mut().poll(context));
+                let what = format!("the message did not arrive within {} seconds", ARRIVAL.as_secs());
+                return Poll::Ready(Some(Err(Status::deadline_exceeded(what))));
+            }
+            let frame = match ready!(polled) {
                 Some(Ok(frame)) => frame,
                 Some(Err(error)) => return Poll::Ready(Some(Err(Status::from_error(Box::new(error))))),
                 // The rest of a message that ends too early: its reader says so.
@@ -127,12 +172,7 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
                 None => return Poll::Ready(Some(Ok(Frame::data(self.arrived.split().freeze())))),
             };
             match frame.into_data() {
-                Ok(data) => {
-                    if self.arrived.is_empty() {
-                        self.held = None;
-                    }
-                    self.arrived.extend_from_slice(&data);
-                }
+                Ok(data) => self.arrived.extend_from_slice(&data),
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
@@ -186,6 +226,7 @@ mod tests {
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::RateLimitRequest,
     };
+    use futures_util::StreamExt as _;
     use http_body_util::{BodyExt, StreamBody};
     use proptest::prelude::*;
     use prost::Message;
@@ -221,13 +262,7 @@ mod tests {
 
     async fn passed(pieces: Vec<Vec<u8>>, memory: &Memory, limits: Limits) -> Result<Vec<u8>, Status> {
         let frames = pieces.into_iter().map(|piece| Ok::<_, hyper::Error>(Frame::data(Bytes::from(piece))));
-        let body = Messages {
-            body: StreamBody::new(futures_util::stream::iter(frames)),
-            limits,
-            memory: PollSemaphore::new(Arc::clone(&memory.0)),
-            held: None,
-            arrived: BytesMut::new(),
-        };
+        let body = memory.bound_body(limits, StreamBody::new(futures_util::stream::iter(frames)));
         Ok(body.collect().await?.to_bytes().to_vec())
     }
 
@@ -284,7 +319,8 @@ mod tests {
             .chain([0x1a, 0])
             .chain(std::iter::repeat_n([0x1a, 0], 50_000).flatten());
         let large = framed(&large.collect::<Vec<_>>());
-        let all = memory.0.clone().acquire_many_owned(u32::try_from(ALL_LARGE).unwrap()).await.unwrap();
+        let all =
+            memory.arriving.clone().acquire_many_owned(u32::try_from(ALL_LARGE).unwrap()).await.unwrap();
         let (first, second) = large.split_at(1_000);
         let pieces = vec![first.to_vec(), second.to_vec()];
         let mut waiting = std::pin::pin!(passed(pieces.clone(), &memory, LIMITS));
@@ -292,6 +328,48 @@ mod tests {
         assert!(passed(vec![framed(&request(2, 2))], &memory, LIMITS).await.is_ok(), "small ones need none");
         drop(all);
         assert_eq!(waiting.await.unwrap(), large);
-        assert_eq!(memory.0.available_permits(), ALL_LARGE, "given back");
+        assert_eq!(memory.arriving.available_permits(), ALL_LARGE, "given back");
+    }
+
+    #[tokio::test]
+    async fn messages_with_many_parts_wait_for_the_memory_that_they_take_once_decoded() {
+        let memory = Memory::default();
+        let limits = Limits { parts: 4_096, ..LIMITS };
+        // Two bytes a part: small before it is decoded.
+        let many = framed(&request(1_000, 0));
+        assert!(many.len() < SMALL);
+        let all = memory.decoded.clone().acquire_many_owned(u32::try_from(ALL_PARTS).unwrap()).await.unwrap();
+        let mut waiting = std::pin::pin!(passed(vec![many.clone()], &memory, limits));
+        assert!(futures_util::poll!(&mut waiting).is_pending(), "all memory is in use");
+        assert!(passed(vec![framed(&request(500, 0))], &memory, limits).await.is_ok(), "few parts need none");
+        drop(all);
+        assert_eq!(waiting.await.unwrap(), many);
+        assert_eq!(memory.decoded.available_permits(), ALL_PARTS, "given back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_never_ends_is_an_error_and_holds_no_memory_after_that() {
+        let memory = Memory::default();
+        let message = framed(&[0x1a, 0].repeat(50_000));
+        let first = Ok::<_, hyper::Error>(Frame::data(Bytes::copy_from_slice(&message[..1_000])));
+        let body = futures_util::stream::iter([first]).chain(futures_util::stream::pending());
+        let mut body = memory.bound_body(LIMITS, StreamBody::new(body));
+        let began = tokio::time::Instant::now();
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert_eq!((error.code(), began.elapsed()), (tonic::Code::DeadlineExceeded, ARRIVAL));
+        drop(body);
+        assert_eq!(memory.arriving.available_permits(), ALL_LARGE);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_silent_after_a_large_message_holds_no_memory() {
+        let memory = Memory::default();
+        let large = framed(&[0x1a, 0].repeat(50_000));
+        let first = futures_util::stream::iter([Ok::<_, hyper::Error>(Frame::data(Bytes::from(large)))]);
+        let body = first.chain(futures_util::stream::pending());
+        let mut body = memory.bound_body(LIMITS, StreamBody::new(body));
+        body.frame().await.unwrap().unwrap();
+        assert!(futures_util::poll!(std::pin::pin!(body.frame())).is_pending());
+        assert_eq!(memory.arriving.available_permits(), ALL_LARGE);
     }
 }

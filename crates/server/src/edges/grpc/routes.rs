@@ -1,8 +1,8 @@
 //! Maps paths to services.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 
-use axum::http::{HeaderMap, Request, Response};
+use axum::http::{HeaderMap, Request, Response, header};
 use envoy_types::pb::envoy::service::{
     rate_limit_quota::v3::rate_limit_quota_service_server::{
         RateLimitQuotaServiceServer, SERVICE_NAME as QUOTA,
@@ -11,6 +11,7 @@ use envoy_types::pb::envoy::service::{
 };
 use hyper::body::Incoming;
 use hyper_util::service::TowerToHyperService;
+use tidegate_tower::headers::ceil_secs;
 use tokio::time::timeout;
 use tonic::{Code, Status, body::Body};
 use tonic_health::pb::health_server::{Health, HealthServer, SERVICE_NAME as HEALTH};
@@ -24,7 +25,10 @@ use super::{
 use crate::{
     decide::service::Service,
     edges::http::{drain, http_rights},
-    listen::access::{Door, Rights, Role},
+    listen::{
+        access::{Door, Rights, Role},
+        strangers::Strangers,
+    },
     observe::{metrics::GrpcStats, telemetry::Telemetry},
 };
 
@@ -45,6 +49,8 @@ const FOLLOWED: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateL
 /// The services, ready to be called.
 pub(super) struct Routes<H> {
     door: Door,
+    /// Who gave wrong tokens.
+    strangers: Strangers,
     service: Arc<Service>,
     telemetry: Option<Arc<Telemetry>>,
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
@@ -56,7 +62,7 @@ pub(super) struct Routes<H> {
 }
 
 impl<H: Health> Routes<H> {
-    pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>) -> Self {
+    pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>, strangers: Strangers) -> Self {
         let door = shared.door.clone();
         let (service, telemetry) = (Arc::clone(shared.rates.service()), shared.telemetry.clone());
         let stats = Arc::clone(&shared.stats);
@@ -64,6 +70,7 @@ impl<H: Health> Routes<H> {
         let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(REPORT.size);
         Self {
             door,
+            strangers,
             service,
             telemetry,
             rls: TowerToHyperService::new(rls),
@@ -82,8 +89,9 @@ impl<H: Health> Routes<H> {
         request: Request<Incoming>,
         is_spare: bool,
         names: Option<&[String]>,
+        client: IpAddr,
     ) -> Result<Response<Body>, Infallible> {
-        let response = self.follow(request, is_spare, names).await?;
+        let response = self.follow(request, is_spare, names, client).await?;
         // The end of a stream comes later; its errors are for the client alone.
         if let Some(status) = Status::from_header_map(response.headers())
             && status.code() != Code::Ok
@@ -98,13 +106,14 @@ impl<H: Health> Routes<H> {
         request: Request<Incoming>,
         is_spare: bool,
         names: Option<&[String]>,
+        client: IpAddr,
     ) -> Result<Response<Body>, Infallible> {
         let Some(telemetry) = self.telemetry.as_deref().filter(|_| request.uri().path() == FOLLOWED) else {
-            return self.answer(request, is_spare, names).await;
+            return self.answer(request, is_spare, names, client).await;
         };
         let started = self.service.now();
         let traced = telemetry.call(&request);
-        let response = traced.within(self.answer(request, is_spare, names)).await?;
+        let response = traced.within(self.answer(request, is_spare, names, client)).await?;
         traced.ended(&response, self.service.now().saturating_since(started));
         Ok(response)
     }
@@ -114,6 +123,7 @@ impl<H: Health> Routes<H> {
         mut request: Request<Incoming>,
         is_spare: bool,
         names: Option<&[String]>,
+        client: IpAddr,
     ) -> Result<Response<Body>, Infallible> {
         use hyper::service::Service as _;
         // `/package.Service/Method`
@@ -127,7 +137,12 @@ impl<H: Health> Routes<H> {
         }
         let rights = match permit(&self.door, request.headers(), names) {
             Ok(rights) => rights,
-            Err(status) => {
+            Err(mut status) => {
+                let is_wrong = status.code() == Code::Unauthenticated
+                    && request.headers().contains_key(header::AUTHORIZATION);
+                if let Some(wait) = is_wrong.then(|| self.strangers.failed(client)).flatten() {
+                    status = guesses(wait);
+                }
                 drain(request.into_body()).await;
                 return Ok(status.into_http());
             }
@@ -157,6 +172,14 @@ impl<H: Health> Routes<H> {
         let what = format!("the services are {SERVICE_NAME}, {QUOTA}, {HEALTH} and grpc.reflection");
         Ok(Status::unimplemented(what).into_http())
     }
+}
+
+/// The client's address has given too many wrong tokens.
+fn guesses(wait: Duration) -> Status {
+    let seconds = ceil_secs(wait);
+    Status::resource_exhausted(format!(
+        "too many wrong tokens from this address: the next answer to a wrong one is in {seconds} s; a right one is accepted at once"
+    ))
 }
 
 /// The rights of the caller, or an error if they do not include decisions.

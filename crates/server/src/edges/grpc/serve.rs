@@ -23,8 +23,9 @@ use super::{
     routes::Routes,
 };
 use crate::listen::{
-    connections::{Accepted, Acceptor},
+    connections::{Accepted, Acceptor, ControlFrames},
     security::ListenerSecurity,
+    strangers::Strangers,
     tls::{Above, Stream},
 };
 
@@ -60,7 +61,8 @@ pub(crate) async fn serve(
     let stats = Arc::clone(&shared.stats);
     let (events, reports) = mpsc::channel(rlqs::EVENTS);
     serving.spawn(rlqs::assign(service, Arc::clone(&stats), reports, stop.clone()));
-    let routes = Arc::new(Routes::new(shared, Quotas::new(events), health));
+    let routes =
+        Arc::new(Routes::new(shared, Quotas::new(events), health, Strangers::new(connections.name())));
     let http = builder();
     loop {
         let Accepted { io, calls, peer, open } = tokio::select! {
@@ -73,7 +75,7 @@ pub(crate) async fn serve(
         let (routes, http, tls) = (Arc::clone(&routes), http.clone(), security.config(Above::Grpc));
         let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
         serving.spawn(async move {
-            let its = Arc::clone(&calls);
+            let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
                 let stream = Stream::begin(io, tls).await?;
                 let names = stream.names();
@@ -81,10 +83,10 @@ pub(crate) async fn serve(
                     let (routes, calls, names) = (Arc::clone(&routes), Arc::clone(&its), names.clone());
                     async move {
                         let _under_way = calls.begin();
-                        routes.call(request, calls.slot.is_spare, names.as_deref()).await
+                        routes.call(request, calls.slot.is_spare, names.as_deref(), peer.ip()).await
                     }
                 });
-                let connection = http.serve_connection(TokioIo::new(stream), call);
+                let connection = http.serve_connection(TokioIo::new(frames.watch(stream)), call);
                 watcher.watch(connection).await.map_err(io::Error::other)
             };
             tokio::select! {
@@ -93,6 +95,10 @@ pub(crate) async fn serve(
                     tracing::debug!(%peer, %error, "connection ended");
                 },
                 () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
+                () = frames.are_too_many() => {
+                    stats.failed.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(%peer, "too many HTTP/2 frames without a call");
+                }
                 () = calls.never_begin(FIRST_CALL) => tracing::debug!(%peer, "connection without a call"),
             }
             drop(open);

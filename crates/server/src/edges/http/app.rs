@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{hosts::Hosts, table::Plane};
+use super::{hosts::Hosts, rules_thread::RulesThread, table::Plane};
 use crate::{
     control::flow::Flow,
     decide::service::Service,
@@ -37,8 +37,8 @@ pub(crate) struct App {
     pub ready: AtomicBool,
     /// Has one permit: a reader of the trace needs as much memory as the trace.
     pub trace_readers: Arc<Semaphore>,
-    /// Has two permits: a text of rules takes up to 50 times its size once it is parsed.
-    pub rules_readers: Semaphore,
+    /// Reads the rules that clients send.
+    pub rules_thread: RulesThread,
     /// The web origins that may send requests.
     pub origins: Vec<String>,
     /// The names of the control plane, for requests without credentials.

@@ -17,6 +17,7 @@ use super::{
     body::body,
     problem::{Problem, Refused},
     query,
+    rules_file::parsing,
 };
 use crate::{
     control::flow::{AppSummary, PushError, Report, ReportError, ResourceSummary},
@@ -71,14 +72,14 @@ pub(super) async fn push(
     permitted(&push.app, rights)?;
     let (flow, name) = (Arc::clone(&app.flow), push.app.clone());
     // Not on a thread that serves: it writes a file.
-    let pushed = tokio::task::spawn_blocking(move || flow.pushed.push(&push.app, &push.rules)).await;
+    let pushed = parsing(app, move || flow.pushed.push(&push.app, &push.rules)).await?;
     let who = rights.map_or("", |rights| &*rights.name);
     match pushed {
-        Ok(Ok(version)) => {
+        Ok(version) => {
             tracing::info!(app = name, version, who, "flow rules pushed");
             Ok(answer::json(&json!({"pushed": true, "version": version})))
         }
-        Ok(Err(error)) => Err(match error {
+        Err(error) => Err(match error {
             PushError::Name => Problem::bad_field("#/app", error.to_string()),
             PushError::Rules(why) => {
                 let detail = format!("the previous rules stay active: {why}");
@@ -90,10 +91,6 @@ pub(super) async fn push(
             }
         }
         .into()),
-        // The panic hook has reported it.
-        Err(_) => {
-            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Not pushed", "see the server's log").into())
-        }
     }
 }
 

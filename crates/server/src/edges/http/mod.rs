@@ -27,6 +27,7 @@ mod query;
 mod reserve;
 mod routes;
 mod rules_file;
+mod rules_thread;
 mod serve;
 mod servers;
 mod table;
@@ -42,6 +43,7 @@ pub(crate) use overview::health_name;
 pub(crate) use permit::Viewer;
 pub(crate) use query::{QueryError, texts as query_fields};
 pub(crate) use routes::Paths;
+pub(crate) use rules_thread::RulesThread;
 pub(crate) use serve::serve;
 pub use table::{Endpoint, Plane, ROUTES, Route, Served};
 #[cfg(feature = "grpc")]

@@ -103,7 +103,7 @@ pub(super) async fn permit_page(
     mut request: Request<Body>,
     next: Next,
 ) -> Response<Body> {
-    let rights = match permit(&app, Plane::Admin, Role::Observe, &request) {
+    let rights = match permit(&app, Plane::Admin, Role::Observe, None, &request) {
         Ok(rights) => rights,
         Err(refused) => return refused.into_response(),
     };
@@ -116,20 +116,19 @@ pub(super) async fn permit_page(
     Refused::from(Problem::forbidden(detail)).into_response()
 }
 
-/// The rights of a client; refused unless they include the role.
+/// The rights of a client; refused unless they include one of the roles.
 pub(super) fn permit<B>(
     app: &App,
     plane: Plane,
     role: Role,
+    instead: Option<Role>,
     request: &Request<B>,
 ) -> Result<Arc<Rights>, Refused> {
     refuse_unknown_hosts(app, plane, request)?;
     let door = &app.doors[plane as usize];
     let names = request.extensions().get::<Certificate>().map(|Certificate(names)| &**names);
     let rights = http_rights(door, request.headers(), names).map_err(Problem::stranger)?;
-    // A client that may observe all clients may also see the state of one.
-    let may_look = plane == Plane::Admin && role == Role::Decide && rights.may(Role::Observe);
-    if rights.may(role) || may_look {
+    if rights.may(role) || instead.is_some_and(|instead| rights.may(instead)) {
         return Ok(rights);
     }
     let detail = format!("{} may not do this: it needs the role `{}`", rights.name, role.name());

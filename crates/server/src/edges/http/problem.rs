@@ -42,6 +42,12 @@ impl Problem {
         Self { pointer, ..Self::new(StatusCode::BAD_REQUEST, "Invalid request", detail) }
     }
 
+    /// The same problem at this place of the body.
+    pub fn under(mut self, place: &str) -> Self {
+        self.pointer = self.pointer.map(|pointer| pointer.replacen('#', place, 1));
+        self
+    }
+
     /// A refusal by the service, for this place in the body.
     pub fn from_refusal(refusal: Refusal, place: &str) -> Self {
         let detail = refusal.to_string();

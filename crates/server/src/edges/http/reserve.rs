@@ -34,7 +34,9 @@ pub(super) async fn run(
             let body: Reserve<'_> = ask::read(body)?;
             let ttl = body.ttl.unwrap_or(USUAL_TTL);
             let asks = body.asks()?;
-            asks.iter().try_for_each(|ask| permitted(&ask.limit))?;
+            asks.iter().enumerate().try_for_each(|(at, ask)| {
+                permitted(&ask.limit).map_err(|problem| problem.under(&format!("#/all/{at}")))
+            })?;
             let asked: Vec<_> = asks.iter().map(question).collect();
             let reserved = service.reserve(&asked, ttl.into(), service.now()).await;
             let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));

@@ -119,7 +119,7 @@ async fn run(
     refuse_foreign_pages(app, plane, route.endpoint.makes_decisions(), &request)?;
     let rights = match route.needs() {
         None => None,
-        Some(role) => match permit(app, plane, role, &request) {
+        Some(role) => match permit(app, plane, role, route.needs_instead(plane), &request) {
             Ok(rights) => Some(rights),
             Err(refused) => {
                 Box::pin(drain(request.into_body())).await;
@@ -131,7 +131,9 @@ async fn run(
         Some(rights) if !rights.concern(limit.as_bytes()) => {
             Err(Problem::forbidden(format!("{} may not use the limit `{}`", rights.name, shown(limit))))
         }
-        _ => Ok(()),
+        Some(rights) => service::refuse_unknown(&app.service.limits(), limit.as_bytes(), rights)
+            .map_err(|refusal| Problem::from_refusal(refusal, "#")),
+        None => Ok(()),
     };
     let endpoint = route.endpoint;
     match endpoint {
@@ -176,7 +178,9 @@ async fn run(
             let asks = ask::asks(&body)?;
             match &asks {
                 Asks::One(ask) => permitted(&ask.limit)?,
-                Asks::All(all) => all.iter().try_for_each(|ask| permitted(&ask.limit))?,
+                Asks::All(all) => all.iter().enumerate().try_for_each(|(at, ask)| {
+                    permitted(&ask.limit).map_err(|problem| problem.under(&format!("#/all/{at}")))
+                })?,
             }
             decide(app, endpoint, asks).await
         }

@@ -48,14 +48,14 @@ pub(super) async fn run(
     }
     match endpoint {
         Endpoint::RulesCheck => {
-            let (text, _permit) = rules_body(&app.rules_readers, request).await?;
+            let (text, _permit) = rules_body(&app.rules_thread.readers, request).await?;
             check(app, text).await
         }
         Endpoint::RulesSave => {
             let [version] = query::fields(request.uri(), ["version"])?;
             let version = query::needed(version.as_ref(), "version")?.to_owned();
             let who = rights.map_or("", |rights| &rights.name).to_owned();
-            let (text, _permit) = rules_body(&app.rules_readers, request).await?;
+            let (text, _permit) = rules_body(&app.rules_thread.readers, request).await?;
             save(app, text, version, who).await
         }
         _ => file(app).await,
@@ -79,7 +79,7 @@ async fn file(app: &App) -> Result<Response<Body>, Refused> {
 /// The mistakes in a text, and its differences from the file.
 async fn check(app: &App, text: String) -> Result<Response<Body>, Refused> {
     let (file, keeping) = (Arc::clone(&app.rules_file), app.service.keeping());
-    let checked = on_a_thread(move || {
+    let checked = parsing(app, move || {
         let before = file.read()?;
         let checked = file.check(&text, keeping)?;
         Ok((checked, difference(&before.text, &text), before.version))
@@ -108,7 +108,7 @@ fn difference(before: &str, after: &str) -> String {
 async fn save(app: &App, text: String, version: String, who: String) -> Result<Response<Body>, Refused> {
     let (file, keeping, now) = (Arc::clone(&app.rules_file), app.service.keeping(), app.service.now());
     let name = who.clone();
-    let saved = on_a_thread(move || file.save(&text, &version, keeping, (&name, now))).await?;
+    let saved = parsing(app, move || file.save(&text, &version, keeping, (&name, now))).await?;
     let previous = saved.map_err(|error| {
         let status = match &error {
             SaveError::NotWritable => StatusCode::FORBIDDEN,
@@ -128,12 +128,22 @@ async fn save(app: &App, text: String, version: String, who: String) -> Result<R
     Ok(answer::json(&json!({"saved": true, "previous": previous, "version": version})))
 }
 
+/// Does what needs a tree of rules.
+pub(super) async fn parsing<T: Send + 'static>(
+    app: &App,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refused> {
+    app.rules_thread.run(work).await.ok_or_else(failed)
+}
+
 /// A file system may hang: not on a thread that serves.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refused> {
-    spawn_blocking(work).await.map_err(|_| {
-        let detail = "the server failed at it; its log says why";
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Failed", detail).into()
-    })
+    spawn_blocking(work).await.map_err(|_| failed())
+}
+
+fn failed() -> Refused {
+    let detail = "the server failed at it; its log says why";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Failed", detail).into()
 }
 
 fn unreadable(error: &RulesError) -> Refused {

@@ -28,7 +28,7 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{MAX_BODY, credentials::Certificate, problem::Problem, routes::Paths};
 use crate::{
     listen::{
-        connections::{Accepted, Acceptor, Call, Calls, WhenWoken},
+        connections::{Accepted, Acceptor, Call, Calls, ControlFrames, WhenWoken},
         security::ListenerSecurity,
         strangers::Strangers,
         tls::{Above, Stream},
@@ -85,14 +85,14 @@ pub(crate) async fn serve(
         let (paths, tls) = (Arc::clone(&paths), security.config(Above::Http));
         let (stats, strangers, watcher) = (Arc::clone(&stats), Arc::clone(&strangers), graceful.watcher());
         serving.spawn(async move {
-            let its = Arc::clone(&calls);
+            let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
                 let stream = Stream::begin(io, tls).await.inspect_err(|_| {
                     stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 })?;
                 let certificate = stream.names().map(Certificate);
                 let connection = http.serve_connection(
-                    TokioIo::new(stream),
+                    TokioIo::new(frames.watch(stream)),
                     edge(paths, its, certificate, strangers, peer.ip()),
                 );
                 watcher.watch(connection).await.map_err(io::Error::other)
@@ -103,6 +103,7 @@ pub(crate) async fn serve(
                     () = calls.slot.must_give_way() => "idle connection closed for a new one",
                     // HTTP/1 has its own idle timeout. The phase that selects the version, and HTTP/2, have none.
                     () = calls.are_absent_for(idle_time) => "connection was idle for too long",
+                    () = frames.are_too_many() => "too many HTTP/2 frames without a request",
                 }
             });
             tokio::select! {

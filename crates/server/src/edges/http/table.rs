@@ -142,6 +142,15 @@ impl Route {
         }
     }
 
+    /// Another role that is enough on the control plane: to peek is to observe, and to charge and refund is to operate.
+    pub(super) fn needs_instead(&self, plane: Plane) -> Option<Role> {
+        match (plane, self.endpoint) {
+            (Plane::Admin, Endpoint::Peek) => Some(Role::Observe),
+            (Plane::Admin, Endpoint::Charge | Endpoint::Refund) => Some(Role::Operate),
+            _ => None,
+        }
+    }
+
     fn has(&self, path: &str) -> bool {
         match self.path.split_once('{') {
             None => path == self.path,

@@ -15,6 +15,7 @@ use super::{
     app::App,
     body::rules_body,
     problem::{Problem, Refused},
+    rules_file::parsing,
     trace::taken,
 };
 use crate::{listen::access::Rights, observe::what_if::what_if, rules};
@@ -28,12 +29,10 @@ pub(super) async fn answer(
     request: Request<Incoming>,
     rights: Option<Arc<Rights>>,
 ) -> Result<Response<Body>, Refused> {
-    let (text, _permit) = rules_body(&app.rules_readers, request).await?;
+    let (text, _permit) = rules_body(&app.rules_thread.readers, request).await?;
     let keeping = app.service.keeping();
-    // Parsing takes up to a second, so it must not hold up a serving thread.
-    let rules = spawn_blocking(move || rules::parse_for(&text, keeping)).await;
-    let failed = |_| Problem::bad_field("#", "the rules could not be read; the server's log says why");
-    let rules = rules.map_err(failed)?.map_err(|problems| Problem::bad_rules(&problems))?;
+    let rules = parsing(app, move || rules::parse_for(&text, keeping)).await?;
+    let rules = rules.map_err(|problems| Problem::bad_rules(&problems))?;
     let (recording, permit) = taken(app, rights.clone(), None, None).await?;
     let trace = app.service.trace().cloned();
     let told = spawn_blocking(move || {

@@ -3,10 +3,18 @@
 use std::fmt::Write;
 
 use super::{
-    handshake, heavy, introspection, limiting, reserving,
+    handshake, heavy, introspection,
+    limiting::{self, refuse},
+    reserving,
     session::{Command, Context, Flow, Needs, find},
 };
-use crate::{decide::throttle::THROTTLE, listen::access::Role};
+use crate::{
+    decide::{
+        service::{Refusal, refuse_unknown},
+        throttle::THROTTLE,
+    },
+    listen::access::Role,
+};
 
 const MANY: usize = super::MAX_ARGS;
 
@@ -149,10 +157,20 @@ pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         context.wrong_number(command.name);
     } else if !is_permitted(context, command.needs, args) {
         context.not_permitted(&format!("run the '{}' command here", command.name));
+    } else if let Err(refusal) = refuse_unknown_limit(context, command.needs, args) {
+        return refuse(context, command.name, &refusal);
     } else {
         return (command.run)(context, args);
     }
     Flow::Continue
+}
+
+#[inline]
+fn refuse_unknown_limit(context: &Context<'_>, needs: Needs, args: &[&[u8]]) -> Result<(), Refusal> {
+    match (needs, context.session.rights()) {
+        (Needs::OnLimit(_), Some(rights)) => refuse_unknown(context.limits, args[0], rights),
+        _ => Ok(()),
+    }
 }
 
 #[inline]

@@ -46,7 +46,7 @@ pub(crate) use reactor::{Reactors, start};
 
 use crate::{
     decide::service::Service,
-    listen::{access::Door, peers::Peers, strangers::Strangers, tls::Tls},
+    listen::{access::Door, descriptors::Descriptors, peers::Peers, strangers::Strangers, tls::Tls},
     observe::{latency::Latency, once_a_minute::OnceAMinute},
 };
 
@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     pub peers: Arc<Peers>,
     /// Who gave wrong passwords.
     pub strangers: Strangers,
+    /// The connections of all listeners.
+    pub descriptors: Arc<Descriptors>,
     pub started: Nanos,
     pub stats: Arc<RespStats>,
     /// The runtime that asks the shared store; `None` without a store.
@@ -90,7 +92,7 @@ pub(crate) struct RespConfig {
     /// The password for `AUTH`; `None` admits every client.
     pub password: Option<String>,
     pub max_connections: usize,
-    /// The maximum number of connections of one client. Further ones are closed.
+    /// The maximum number of connections of one client. Further ones are closed. `None` for the bound of [`Peers`].
     pub max_per_peer: Option<usize>,
     /// A connection without a command for this long is closed; `None` means never.
     pub idle_timeout: Option<Nanos>,

@@ -6,7 +6,7 @@ use std::{
     io::{self, Read, Write},
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
@@ -23,14 +23,18 @@ use tidegate_core::Nanos;
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
-    Shared,
+    RespStats, Shared,
     batch::{Answered, UnderWay},
     connection::{BUFFER, Connection, READ, Turn, TurnContext},
     gather::{Gather, PAUSE},
     session::Session,
     socket::Socket,
 };
-use crate::listen::{idle::LongestIdle, tls::Above};
+use crate::listen::{
+    descriptors::{self, Connections},
+    idle::LongestIdle,
+    tls::Above,
+};
 
 const LISTENER: Token = Token(usize::MAX);
 const CONTROL: Token = Token(usize::MAX - 1);
@@ -56,6 +60,9 @@ const ABORT: u8 = 2;
 struct Control {
     state: AtomicU8,
     wakers: Vec<Waker>,
+    /// How many idle connections must be closed, because the process has no free descriptor.
+    closing: AtomicUsize,
+    stats: Arc<RespStats>,
 }
 
 /// The running threads.
@@ -96,6 +103,19 @@ impl Control {
     }
 }
 
+impl Connections for Control {
+    fn open(&self) -> usize {
+        self.stats.connections.load(Ordering::Relaxed)
+    }
+
+    fn close_idle(&self, most: usize) -> bool {
+        // Relaxed: a thread that misses it is woken for it.
+        self.closing.store(most, Ordering::Relaxed);
+        (0..self.wakers.len()).for_each(|thread| self.wake(thread));
+        self.open() > 0
+    }
+}
+
 /// Starts the listener's threads.
 ///
 /// # Errors
@@ -111,7 +131,9 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         polls.push((poll, listener));
     }
-    let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers });
+    let (closing, stats) = (AtomicUsize::new(0), Arc::clone(&shared.stats));
+    let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers, closing, stats });
+    shared.descriptors.add(&control);
     let (sender, running) = mpsc::channel(1);
     for (at, (poll, listener)) in polls.into_iter().enumerate() {
         let reactor = Reactor::new(at, poll, listener, shared, &control);
@@ -130,6 +152,8 @@ enum Accept {
     OnEvent,
     /// In the next turn, because more connections may wait.
     NextTurn,
+    /// In a moment, when idle connections have given way to new ones.
+    Soon,
     /// At the next tick, because the system had no free descriptor.
     NextTick,
 }
@@ -232,6 +256,9 @@ impl Reactor {
             if !self.held.is_empty() {
                 self.release(now);
             }
+            for _ in 0..self.control.closing.swap(0, Ordering::Relaxed) {
+                self.evict();
+            }
             if now >= next_tick {
                 next_tick = now.saturating_add(TICK.into());
                 self.close_overdue();
@@ -253,7 +280,7 @@ impl Reactor {
         let busy = events.iter().count() + self.unread.len();
         self.share = if self.listener.is_some() { share(busy) } else { LAST_SHARE };
         let earlier = std::mem::take(&mut self.unread);
-        if self.accept == Accept::NextTurn {
+        if matches!(self.accept, Accept::NextTurn | Accept::Soon) {
             self.accept();
         }
         for event in events {
@@ -314,10 +341,11 @@ impl Reactor {
 
     /// The timeout for polling the sockets.
     fn until_release(&self) -> Duration {
-        let Some((next, ..)) = self.held.iter().min() else { return TICK };
+        let tick = if self.accept == Accept::Soon { descriptors::PAUSE } else { TICK };
+        let Some((next, ..)) = self.held.iter().min() else { return tick };
         // At least a millisecond, the resolution of a poll; otherwise a clock that stands still would cause a busy loop.
         let left: Duration = next.saturating_since(self.shared.service.now()).into();
-        left.clamp(Duration::from_millis(1), TICK)
+        left.clamp(Duration::from_millis(1), tick)
     }
 
     /// Sends replies whose hold is over.
@@ -462,6 +490,10 @@ impl Reactor {
                 // The client disconnected before it was accepted.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(_) if self.shared.descriptors.make_room() => {
+                    self.accept = Accept::Soon;
+                    return;
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept RESP connections; retrying every second (is the limit on open files reached?)");
                     self.accept = Accept::NextTick;
@@ -489,15 +521,8 @@ impl Reactor {
                      --max-connections, or find out which clients hold them",
                 );
             }
-            let connections = &self.connections;
-            let idle_since = |at: usize| connections.get(at)?.idle_since();
-            let longest = self.longest_idle.next(connections.iter().map(|(at, _)| at), idle_since);
-            if let Some(at) = longest {
-                stats.evicted.fetch_add(1, Ordering::Relaxed);
-                self.remove(at);
-            }
             // Another thread may have taken the slot first.
-            if longest.is_none() || !take() {
+            if !self.evict() || !take() {
                 stats.refused.fetch_add(1, Ordering::Relaxed);
                 if self.shared.tls.is_some() {
                     return Ok(());
@@ -528,6 +553,18 @@ impl Reactor {
         let session = Session::new(&self.shared, peer, of_peer);
         self.connections.insert(Connection::new(stream, session, self.shared.service.now()));
         Ok(())
+    }
+
+    /// Closes the connection that has been idle longest. Returns whether any was idle.
+    fn evict(&mut self) -> bool {
+        let connections = &self.connections;
+        let idle_since = |at: usize| connections.get(at)?.idle_since();
+        let Some(at) = self.longest_idle.next(connections.iter().map(|(at, _)| at), idle_since) else {
+            return false;
+        };
+        self.shared.stats.evicted.fetch_add(1, Ordering::Relaxed);
+        self.remove(at);
+        true
     }
 
     /// Answers what has already arrived, and accepts nothing new.

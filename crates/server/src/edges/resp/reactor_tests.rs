@@ -12,8 +12,10 @@ fn reactor() -> (Reactor, SocketAddr) {
     let address = listener.local_addr().unwrap();
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE).unwrap();
     let wakers = vec![Waker::new(poll.registry(), CONTROL).unwrap()];
-    let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers });
-    (Reactor::new(0, poll, listener, &Arc::new(shared()), &control), address)
+    let shared = Arc::new(shared());
+    let (closing, stats) = (AtomicUsize::new(0), Arc::clone(&shared.stats));
+    let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers, closing, stats });
+    (Reactor::new(0, poll, listener, &shared, &control), address)
 }
 
 fn client(address: SocketAddr) -> std::net::TcpStream {

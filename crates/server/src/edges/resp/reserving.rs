@@ -10,7 +10,7 @@ use super::{
 use crate::{
     decide::{
         reservations::{Id, MOST_PARTS, ReservationError},
-        service::{Ask, JointAnswer, Refusal},
+        service::{Ask, JointAnswer, Refusal, refuse_unknown},
     },
     listen::access::Role,
 };
@@ -41,6 +41,12 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     if !asks.iter().all(|ask| may_use(context, ask.limit)) {
         context.not_permitted("reserve units of these limits");
         return Flow::Continue;
+    }
+    let rights = context.session.rights();
+    let unknown =
+        |ask: &Ask<'_>| rights.map_or(Ok(()), |rights| refuse_unknown(context.limits, ask.limit, rights));
+    if let Err(refusal) = asks.iter().try_for_each(unknown) {
+        return refuse(context, "reserve", &refusal);
     }
     let (service, now) = (&context.shared.service, context.now);
     let reserved = Box::pin(service.reserve(&asks, Nanos::from_millis(ms), now)).now_or_never();

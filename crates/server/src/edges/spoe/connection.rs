@@ -20,7 +20,7 @@ use super::{
     question::{Asked, Unasked, asked},
 };
 use crate::{
-    decide::service::{Ask, JointAnswer},
+    decide::service::{Ask, JointAnswer, refuse_unknown},
     edges::http::{policy_field, state_field},
     listen::{
         access::{Rights, Role, Shown},
@@ -173,6 +173,9 @@ impl<'a> Connection<'a> {
             let (client, limit) = (rights.name.to_string(), foreign.limit.clone());
             return Err(Unasked::ForeignLimit { client, limit });
         }
+        let limits = service.limits();
+        asked.iter().try_for_each(|asked| refuse_unknown(&limits, asked.limit.as_bytes(), &rights))?;
+        drop(limits);
         let asks: Vec<Ask<'_>> = asked.iter().map(Asked::ask).collect();
         service.acquire_all(&asks, service.now()).await.map_err(|(_, refusal)| refusal.into())
     }

@@ -14,9 +14,10 @@ use crate::listen::{
     tls::{Above, Stream},
 };
 
-/// How long a client may take from the connection to its first frame. Later it may be silent: HAProxy keeps connections for as long
-/// as its own `timeout idle` says.
+/// How long a client may take from the connection to its first frame.
 const FIRST_FRAME: Duration = Duration::from_mins(1);
+/// A connection without a frame for this long is closed. HAProxy closes its own earlier, as its `timeout idle` says, and connects again.
+const IDLE: Duration = Duration::from_hours(1);
 
 /// Serves until `stop` is set, and then until all frames that were read are answered. Dropping the future closes all connections.
 pub(crate) async fn serve(
@@ -48,6 +49,7 @@ pub(crate) async fn serve(
                 },
                 () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
                 () = calls.never_begin(FIRST_FRAME) => tracing::debug!(%peer, "connection without a frame"),
+                () = calls.are_absent_for(IDLE) => tracing::debug!(%peer, "idle connection closed"),
             }
             drop(open);
         });

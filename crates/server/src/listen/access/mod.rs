@@ -13,6 +13,7 @@ mod parse;
 use std::{
     collections::HashMap,
     fmt,
+    hash::{Hash, Hasher},
     net::IpAddr,
     os::unix::fs::PermissionsExt as _,
     path::PathBuf,
@@ -25,12 +26,31 @@ use std::{
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use ring::digest;
+use subtle::ConstantTimeEq as _;
 
 pub use self::parse::parse;
 use crate::rules::{RulesError, read_text};
 
 /// The digest of a token: SHA-256.
 pub(crate) type Digest = [u8; 32];
+
+/// A digest in the access file. To compare it takes the same time wherever it differs.
+#[derive(Clone, Debug, Eq)]
+struct Stored(Digest);
+
+impl Hash for Stored {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for Stored {
+    fn eq(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        tests::COMPARED.set(tests::COMPARED.get() + 1);
+        self.0.ct_eq(&other.0).into()
+    }
+}
 
 /// The right to a kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +143,7 @@ struct Entry {
 pub struct Known {
     entries: Vec<Entry>,
     /// The entry of each token and of each name in certificates. No two entries share one.
-    by_token: HashMap<Digest, usize>,
+    by_token: HashMap<Stored, usize>,
     by_certificate: HashMap<Box<str>, usize>,
 }
 
@@ -131,7 +151,7 @@ impl Known {
     fn new(entries: Vec<Entry>) -> Self {
         let (mut by_token, mut by_certificate) = (HashMap::new(), HashMap::new());
         for (at, entry) in entries.iter().enumerate() {
-            by_token.extend(entry.tokens.iter().map(|token| (*token, at)));
+            by_token.extend(entry.tokens.iter().map(|token| (Stored(*token), at)));
             by_certificate.extend(entry.certificates.iter().map(|name| (name.clone(), at)));
         }
         Self { entries, by_token, by_certificate }
@@ -152,7 +172,7 @@ impl Known {
     /// Looks the digest up. The time may reveal something about the digest of the client's own token, which it knows; it
     /// cannot choose a token by its digest.
     fn of_digest(&self, user: Option<&[u8]>, token: &Digest) -> Option<Arc<Rights>> {
-        let rights = &self.entries[*self.by_token.get(token)?].rights;
+        let rights = &self.entries[*self.by_token.get(&Stored(*token))?].rights;
         user.is_none_or(|user| rights.name.as_bytes() == user).then(|| Arc::clone(rights))
     }
 
@@ -386,7 +406,45 @@ impl Door {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::observe::captured_log::captured;
+
+    thread_local! {
+        /// How many digests this thread has compared.
+        pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn a_token_is_compared_with_hardly_any_other_however_many_there_are() {
+        const CLIENTS: usize = 5_000;
+        let entry = |at: usize| {
+            format!("  - {{name: client-{at}, roles: [decide], tokens: ['{}']}}\n", stored(&at.to_string()))
+        };
+        let known = known(&format!("access:\n{}", (0..CLIENTS).map(entry).collect::<String>()));
+        COMPARED.set(0);
+        for at in 0..CLIENTS {
+            let rights = known.of_digest(None, &digest_of(at.to_string().as_bytes())).unwrap();
+            assert_eq!(*rights.name, *format!("client-{at}"));
+            assert_eq!(known.of_digest(None, &digest_of(format!("no-{at}").as_bytes())), None);
+        }
+        // One for each that is found, and one for each pair whose hashes begin alike.
+        assert!((CLIENTS..2 * CLIENTS).contains(&COMPARED.get()), "{} comparisons", COMPARED.get());
+    }
+
+    #[test]
+    fn a_file_that_every_user_may_change_is_noticed() {
+        let path = std::env::temp_dir().join(format!("tidegate-access-{}", std::process::id()));
+        std::fs::write(&path, "access: []\n").unwrap();
+        for (mode, is_open) in [(0o600, false), (0o664, false), (0o666, true), (0o602, true)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(others_may_write(&path), is_open, "{mode:o}");
+            let lines = captured(|| drop(load(&path)));
+            assert_eq!(lines.iter().any(|line| line.contains("chmod o-w")), is_open, "{lines:?}");
+        }
+        assert!(!others_may_write(std::path::Path::new("/nowhere")));
+    }
 
     fn known(text: &str) -> Known {
         parse(text).unwrap()

@@ -1,8 +1,9 @@
 //! The connections of a listener of any protocol, accepted within their bounds.
 //!
 //! `slots` bounds their number and decides which one is closed for a new one. `write_deadline` bounds how long an answer waits for a
-//! client that does not read. `when_woken` keeps what ends a connection from being asked at each request.
+//! client that does not read. `control_frames` bounds what an HTTP/2 client sends beside requests. `when_woken` keeps what ends a connection from being asked at each request.
 
+mod control_frames;
 mod slots;
 mod when_woken;
 mod write_deadline;
@@ -21,10 +22,14 @@ use tokio::{
 
 use crate::{
     decide::service::Service,
-    listen::peers::{Peer, Peers},
+    listen::{
+        descriptors::{self, Descriptors},
+        peers::{Peer, Peers},
+    },
     observe::{metrics::ConnectionStats, once_a_minute::OnceAMinute},
 };
 
+pub(crate) use control_frames::ControlFrames;
 use slots::Admission;
 pub(crate) use slots::{Call, Calls, Slots};
 pub(crate) use when_woken::WhenWoken;
@@ -34,16 +39,18 @@ pub(crate) use write_deadline::WriteDeadline;
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 /// The bounds of a listener.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     /// The listener's name in the log.
     pub name: &'static str,
     /// Above this number, the connection that was idle longest is closed.
     pub max_connections: usize,
-    /// Above this number of connections of one client, its new ones are closed.
+    /// Above this number of connections of one client, its new ones are closed; `None` for [`Peers`]' own bound.
     pub max_per_peer: Option<usize>,
     /// How long a client may read nothing of its answers.
     pub write_timeout: Duration,
+    /// The connections of all listeners.
+    pub descriptors: Arc<Descriptors>,
 }
 
 /// A listener's connections.
@@ -82,7 +89,8 @@ impl Acceptor {
         stop: watch::Receiver<bool>,
     ) -> Self {
         let slots = Slots::new(bounds.max_connections);
-        let peers = Peers::new(bounds.max_per_peer);
+        bounds.descriptors.add(&slots);
+        let peers = Peers::new(bounds.max_per_peer, bounds.max_connections);
         Self { listener, bounds, slots, peers, full: OnceAMinute::default(), service, stats, stop }
     }
 
@@ -98,6 +106,10 @@ impl Acceptor {
             tokio::task::yield_now().await;
             let (stream, peer) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
+                Err(_) if self.bounds.descriptors.make_room() => {
+                    tokio::time::sleep(descriptors::PAUSE).await;
+                    continue;
+                }
                 Err(error) => {
                     tracing::warn!(listener = self.bounds.name, %error, "cannot accept connections; retrying in a second (is the limit on open files reached?)");
                     tokio::time::sleep(ACCEPT_AGAIN).await;

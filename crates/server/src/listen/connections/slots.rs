@@ -12,7 +12,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -21,7 +21,7 @@ use std::{
 use slab::Slab;
 use tokio::sync::Notify;
 
-use crate::listen::idle::LongestIdle;
+use crate::listen::{descriptors::Connections, idle::LongestIdle};
 
 /// Slots for health checks and metrics when all others are taken.
 pub const SPARE: usize = 32;
@@ -86,20 +86,10 @@ impl Slots {
     }
 
     fn admit_to(self: &Arc<Self>, kind: &Mutex<Kind>, is_spare: bool) -> Option<Admission> {
-        let mut kind = kind.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kind = lock(kind);
         let evicted = kind.taken.len() >= kind.most;
         if evicted {
-            let Kind { taken, longest_idle, .. } = &mut *kind;
-            let idle_since = |at: usize| {
-                let connection: &Arc<Connection> = taken.get(at)?;
-                Some(connection.idle_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)
-            };
-            let at = longest_idle.next(taken.iter().map(|(at, _)| at), idle_since)?;
-            // The task that serves it may notice late, but the slot is reused immediately.
-            let gives_way = taken.remove(at);
-            // SeqCst: see `Busy::drop`.
-            gives_way.evicted.store(true, Ordering::SeqCst);
-            gives_way.give_way.notify_one();
+            kind.evict()?;
         }
         let connection = Arc::new(Connection {
             idle_since: AtomicU64::new(self.stamp()),
@@ -113,6 +103,42 @@ impl Slots {
     fn stamp(&self) -> u64 {
         // Relaxed: only the order of the stamps matters, and a single word has one order.
         self.stamps.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Kind {
+    /// Closes the connection that has been idle longest. `None` if all are busy.
+    fn evict(&mut self) -> Option<()> {
+        let Self { taken, longest_idle, .. } = self;
+        let idle_since = |at: usize| {
+            let connection: &Arc<Connection> = taken.get(at)?;
+            Some(connection.idle_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)
+        };
+        let at = longest_idle.next(taken.iter().map(|(at, _)| at), idle_since)?;
+        // The task that serves it may notice late, but the slot is reused immediately.
+        let gives_way = taken.remove(at);
+        // SeqCst: see `Busy::drop`.
+        gives_way.evicted.store(true, Ordering::SeqCst);
+        gives_way.give_way.notify_one();
+        Some(())
+    }
+}
+
+fn lock(kind: &Mutex<Kind>) -> MutexGuard<'_, Kind> {
+    kind.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connections for Slots {
+    fn open(&self) -> usize {
+        lock(&self.regular).taken.len() + lock(&self.spare).taken.len()
+    }
+
+    fn close_idle(&self, most: usize) -> bool {
+        let kinds = [&self.regular, &self.spare];
+        kinds.into_iter().any(|kind| {
+            let mut kind = lock(kind);
+            (0..most).map_while(|_| kind.evict()).count() > 0
+        })
     }
 }
 
@@ -222,7 +248,7 @@ impl Drop for Busy {
 impl Drop for Slot {
     fn drop(&mut self) {
         let kind = if self.is_spare { &self.slots.spare } else { &self.slots.regular };
-        let mut kind = kind.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kind = lock(kind);
         // It may have been evicted, and its slot taken by another connection.
         if kind.taken.get(self.at).is_some_and(|there| Arc::ptr_eq(there, &self.connection)) {
             kind.taken.remove(self.at);

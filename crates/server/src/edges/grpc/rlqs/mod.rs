@@ -39,9 +39,9 @@ pub(super) use self::assigner::assign;
 use crate::listen::access::Rights;
 
 /// The maximum number of answers that wait for a stream's client. If there are more, the stream is closed.
-const WAITING: usize = 16;
+const WAITING: usize = 8;
 /// The maximum number of unread reports of all streams. A report takes up to 5 MB once it is decoded.
-pub(super) const EVENTS: usize = 16;
+pub(super) const EVENTS: usize = 4;
 
 /// A message from the assigner to one stream.
 type Said = Result<RateLimitQuotaResponse, Status>;

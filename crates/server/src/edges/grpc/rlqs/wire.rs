@@ -1,6 +1,6 @@
 //! Envoy's reports, and the actions sent to it.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use envoy_types::pb::{
     envoy::{
@@ -21,11 +21,19 @@ use envoy_types::pb::{
 /// How many seconds an assignment without a limit lasts. Envoy's reports come every five seconds.
 const UNLIMITED: u64 = 60;
 
-/// The identity of a bucket. Envoy's map is unordered; this one is ordered.
-pub(super) type Bucket = BTreeMap<String, String>;
+/// The identity of a bucket: names and values, in the order of the names. Envoy's map is unordered, and a map takes much memory for the
+/// usual one or two names.
+pub(super) type Bucket = [(String, String)];
 
-pub(super) fn bucket(id: Option<BucketId>) -> Bucket {
-    id.map(|id| id.bucket.into_iter().collect()).unwrap_or_default()
+pub(super) fn bucket(id: Option<BucketId>) -> Arc<Bucket> {
+    let mut bucket: Vec<_> = id.map(|id| id.bucket.into_iter().collect()).unwrap_or_default();
+    bucket.sort_unstable();
+    bucket.into()
+}
+
+/// The length of a bucket's names and values, in bytes.
+pub(super) fn text_of(bucket: &Bucket) -> usize {
+    bucket.iter().map(|(name, value)| name.len() + value.len()).sum()
 }
 
 /// An assignment of `share` tokens per second for `lasting` seconds; 0 tokens deny everything.
@@ -67,6 +75,6 @@ fn assignment(bucket: &Bucket, strategy: Strategy, seconds: u64) -> BucketAction
 }
 
 fn action(bucket: &Bucket, action: Action) -> BucketAction {
-    let id = BucketId { bucket: bucket.clone().into_iter().collect() };
+    let id = BucketId { bucket: bucket.iter().cloned().collect() };
     BucketAction { bucket_id: Some(id), bucket_action: Some(action) }
 }

@@ -1,5 +1,6 @@
 //! The task that manages all streams: it takes in reports, charges the limits each second, and assigns shares.
 
+mod place;
 #[cfg(test)]
 mod simulation;
 
@@ -16,28 +17,35 @@ use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
 use futures_util::future::join_all;
 use slab::Slab;
 use tidegate_core::Nanos;
-use tidegate_redis::Mode;
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
+use self::place::{Charged, Place, count, place};
 use super::{
     Said,
     part::Part,
-    terms::{TIME_TO_LIVE, Terms, divide},
+    terms::{TIME_TO_LIVE, divide},
     wire::{self, Bucket},
 };
 use crate::{
     decide::{
         limits::Limit,
-        service::{Act, InForce, Service},
+        service::{InForce, Service},
     },
-    envoy::counts::Fate,
     observe::{metrics::GrpcStats, once_a_minute::OnceAMinute},
 };
 
 const SECOND: u64 = Nanos::from_secs(1).get();
 /// The maximum number of buckets of all streams. Further ones get no assignment.
 const MAX_BUCKETS: usize = 100_000;
+/// The maximum number of buckets of one stream. A stream with more is ended: each of its reports would be as long.
+const MAX_BUCKETS_PER_STREAM: usize = 10_000;
+/// The maximum length of all buckets' names and values together, in bytes. Buckets beyond it get no assignment.
+const MAX_TEXT: usize = 16 << 20;
+/// The same for a single bucket.
+const MAX_BUCKET_TEXT: usize = 4 << 10;
+/// The maximum length of a domain, in bytes.
+const MAX_DOMAIN: usize = 1 << 10;
 /// The maximum number of streams. Further ones are refused.
 const MAX_STREAMS: usize = 10_000;
 /// How often the clock is checked while any bucket has a share.
@@ -56,37 +64,18 @@ pub(in crate::edges::grpc) enum Event {
 /// One open stream.
 struct Stream {
     /// Empty until the first report names it.
-    domain: String,
+    domain: Arc<str>,
     say: mpsc::Sender<Said>,
-    buckets: HashMap<Bucket, usize>,
+    buckets: HashMap<Arc<Bucket>, usize>,
 }
 
 /// One bucket of one Envoy.
 struct Held {
     stream: u64,
-    bucket: Bucket,
-    domain: String,
+    bucket: Arc<Bucket>,
+    domain: Arc<str>,
     part: Part,
     place: Place,
-}
-
-/// The rule that a bucket's descriptor matches, with its limit.
-#[derive(Clone)]
-enum Place {
-    /// No rule, or a rule without a limit, or one that never denies.
-    Free {
-        rule: Option<usize>,
-    },
-    Limited(Charged),
-}
-
-/// The limit and the key that a bucket is charged to.
-#[derive(Clone)]
-struct Charged {
-    rule: usize,
-    limit: Arc<Limit>,
-    key: Vec<u8>,
-    terms: Terms,
 }
 
 /// The buckets that share one key of a limit.
@@ -108,6 +97,8 @@ struct Assigner {
     in_force: Arc<InForce>,
     streams: HashMap<u64, Stream>,
     held: Slab<Held>,
+    /// The length of all buckets' names and values.
+    text: usize,
     /// The last second that was charged.
     second: u64,
     full: OnceAMinute,
@@ -147,7 +138,7 @@ impl Assigner {
         let in_force = service.in_force();
         let second = service.now().get() / SECOND;
         let (streams, held, full) = (HashMap::new(), Slab::new(), OnceAMinute::default());
-        Self { service, stats, in_force, streams, held, second, full }
+        Self { service, stats, in_force, streams, held, text: 0, second, full }
     }
 
     /// Charges for the current second, unless that is done.
@@ -165,7 +156,7 @@ impl Assigner {
                 let _ = say.try_send(Err(Status::resource_exhausted(why)));
             }
             Event::Opened { id, say } => {
-                let stream = Stream { domain: String::new(), say, buckets: HashMap::new() };
+                let stream = Stream { domain: "".into(), say, buckets: HashMap::new() };
                 self.streams.insert(id, stream);
             }
             Event::Closed { id } => self.close(id),
@@ -185,9 +176,13 @@ impl Assigner {
             let held = &mut self.held[at];
             held.part.lose();
             if held.part.is_over(now) || matches!(held.place, Place::Free { .. }) {
-                self.held.remove(at);
+                self.remove(at);
             }
         }
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.text -= wire::text_of(&self.held.remove(at).bucket);
     }
 
     /// Ends a stream with a reason.
@@ -209,18 +204,31 @@ impl Assigner {
     }
 
     async fn reported(&mut self, id: u64, report: RateLimitQuotaUsageReports) {
+        if report.domain.len() > MAX_DOMAIN {
+            return self.refuse(
+                id,
+                "the domain is longer than 1,024 bytes; set a shorter `domain` in Envoy's filter",
+            );
+        }
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.domain.is_empty() {
-            stream.domain.clone_from(&report.domain);
+            stream.domain = report.domain.as_str().into();
         }
         if stream.domain.is_empty() {
             return self.refuse(id, "the first report must name the domain; set `domain` in Envoy's filter");
         }
-        if !report.domain.is_empty() && report.domain != stream.domain {
+        if !report.domain.is_empty() && *report.domain != *stream.domain {
             return self.refuse(id, "a stream has only one domain; open another stream for the other domain");
         }
         let mut actions = Vec::new();
         for usage in report.bucket_quota_usages {
+            if self.streams.get(&id).is_some_and(|stream| stream.buckets.len() > MAX_BUCKETS_PER_STREAM) {
+                let why = format!(
+                    "the stream has more than {MAX_BUCKETS_PER_STREAM} buckets; make fewer with the filter's \
+                     bucket_id_builder, or spread the Envoys over more streams"
+                );
+                return self.refuse(id, &why);
+            }
             actions.extend(self.used(id, usage).await);
         }
         self.say(id, actions);
@@ -230,26 +238,34 @@ impl Assigner {
     async fn used(&mut self, id: u64, usage: BucketQuotaUsage) -> Option<BucketAction> {
         let now = self.service.now();
         let bucket = wire::bucket(usage.bucket_id);
+        let text = wire::text_of(&bucket);
         let stream = self.streams.get_mut(&id)?;
         let known = stream.buckets.get(&bucket).copied();
         let at = match known {
             Some(at) => at,
-            None if self.held.len() >= MAX_BUCKETS => {
+            None if self.held.len() >= MAX_BUCKETS
+                || text > MAX_BUCKET_TEXT
+                || self.text + text > MAX_TEXT =>
+            {
                 if self.full.is_due(now) {
                     tracing::warn!(
                         MAX_BUCKETS,
-                        "Envoys have too many quota buckets: further ones get no assignment; make \
-                         fewer with the filter's bucket_id_builder",
+                        MAX_TEXT,
+                        MAX_BUCKET_TEXT,
+                        "Envoys have too many or too long quota buckets: further ones get no assignment; make \
+                         fewer or shorter ones with the filter's bucket_id_builder",
                     );
                 }
                 return None;
             }
             None => {
-                let domain = stream.domain.clone();
+                let domain = Arc::clone(&stream.domain);
                 let place = place(&self.in_force, &domain, &bucket);
-                let held = Held { stream: id, bucket: bucket.clone(), domain, part: Part::new(now), place };
-                let at = self.held.insert(held);
-                stream.buckets.insert(bucket.clone(), at);
+                let its = Arc::clone(&bucket);
+                let at =
+                    self.held.insert(Held { stream: id, bucket: its, domain, part: Part::new(now), place });
+                stream.buckets.insert(Arc::clone(&bucket), at);
+                self.text += text;
                 at
             }
         };
@@ -269,7 +285,7 @@ impl Assigner {
         }
         if self.held[at].part.is_quiet() {
             self.streams.get_mut(&id)?.buckets.remove(&bucket);
-            self.held.remove(at);
+            self.remove(at);
             return Some(wire::abandon(&bucket));
         }
         match place {
@@ -328,7 +344,10 @@ impl Assigner {
         let second = now.get() / SECOND;
         self.second = second;
         self.follow_limits();
-        self.held.retain(|_, held| !held.part.is_over(now));
+        let over = self.held.iter().filter(|(_, held)| held.part.is_over(now));
+        for at in over.map(|(at, _)| at).collect::<Vec<_>>() {
+            self.remove(at);
+        }
         let groups = self.groups(second, now);
         let granted = join_all(groups.iter().map(async |group| {
             group.charged.take_within_budget(group.due, group.reserve, group.wanted, now).await
@@ -392,100 +411,5 @@ impl Assigner {
             *wanted = wants.fold(0, u64::saturating_add);
         }
         groups
-    }
-}
-
-impl Charged {
-    fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.limit, &other.limit) && self.key == other.key
-    }
-
-    /// Takes what is due, as far as it is available, and then, except for a reserve, what is wanted within the budget. Returns
-    /// how much of the wanted units was taken, and what is left beyond the reserve.
-    async fn take_within_budget(&self, due: u64, reserve: u64, wanted: u64, now: Nanos) -> (u64, u64) {
-        // A window of one second needs no reserve.
-        let reserve = if self.terms.window == 1 { 0 } else { reserve };
-        // Another client may take units between the look and the step.
-        for _ in 0..3 {
-            let room = self.room(now).await;
-            let due = due.min(room);
-            let free = (room - due).saturating_sub(reserve);
-            let wanted = wanted.min(self.terms.budget(free));
-            if due + wanted == 0 {
-                return (0, free);
-            }
-            if self.take_exactly(due + wanted, now).await {
-                return (wanted, free - wanted);
-            }
-        }
-        (0, 0)
-    }
-
-    /// Takes `units`, or as many as are left.
-    async fn take(&self, units: u64, now: Nanos) {
-        for _ in 0..3 {
-            let units = units.min(self.room(now).await);
-            if units == 0 || self.take_exactly(units, now).await {
-                return;
-            }
-        }
-    }
-
-    async fn room(&self, now: Nanos) -> u64 {
-        match self.limit.decide(Act::Peek, &self.key, 0, now).await {
-            Ok(decision) if decision.is_allowed() => decision.remaining().min(u32::MAX.into()),
-            _ => 0,
-        }
-    }
-
-    async fn take_exactly(&self, units: u64, now: Nanos) -> bool {
-        let Ok(cost) = u32::try_from(units) else { return false };
-        self.limit.decide(Act::Take, &self.key, cost, now).await.is_ok_and(|decision| decision.is_allowed())
-    }
-
-    async fn give_back(&self, units: u64, now: Nanos) {
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        if units > 0 && self.limit.decide(Act::Refund, &self.key, units, now).await.is_err() {
-            // The units stay charged until their window ends.
-            tracing::debug!(limit = self.limit.spec().name, units, "an unused share could not be given back");
-        }
-    }
-}
-
-/// The rule, the limit and the key for a bucket's descriptor.
-fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place {
-    let descriptors = in_force.descriptors();
-    let mut key = Vec::new();
-    let Some(found) = descriptors.domains.find_unordered(domain, bucket, &mut key) else {
-        return Place::Free { rule: None };
-    };
-    let (rule, limit) = (found.index, descriptors.limit(found.index));
-    let Some(limit) = limit.filter(|limit| !limit.spec().shadow) else {
-        return Place::Free { rule: Some(rule) };
-    };
-    let (spec, policy) = (limit.spec(), limit.policy_of(&key));
-    let is_exact = limit.store().is_none() || spec.sharing.mode.is_none_or(|mode| mode == Mode::Exact);
-    // Other algorithms remember when units were taken, which is unknown when they are given back.
-    let is_aligned = policy.algorithm.name() == "fixed-window" && policy.options().is_empty();
-    let window = policy.window.map_or(1, |window| window.as_secs().max(1));
-    let terms =
-        Terms { limit: policy.limit.into(), window, gives_back: window > 1 && is_aligned && is_exact };
-    Place::Limited(Charged { rule, limit: Arc::clone(limit), key, terms })
-}
-
-/// Counts an Envoy's report for dashboards.
-fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u64) {
-    let (rule, limit) = match place {
-        Place::Free { rule: Some(rule) } => (*rule, 0),
-        Place::Limited(charged) => (charged.rule, charged.terms.limit),
-        Place::Free { rule: None } => return,
-    };
-    let counts = in_force.descriptors().counts(rule);
-    for (hits, is_denied) in [(admitted, false), (denied, true)] {
-        if hits > 0 {
-            // Envoy does not report how near the limit was.
-            let fate = Fate { hits, is_denied, is_shadow: false, is_blocked: false, limit, remaining: limit };
-            counts.add(None, fate);
-        }
     }
 }
