@@ -10,12 +10,13 @@ About the store:
                  each limit follows its on_error. volatile-ttl where the server also holds other
                  data
   Clock          limits follow the clock of the Redis server. If it steps forward, limits recover
-                 early by that step; if it steps back, limits do not recover until it has caught
-                 up
+                 early by that step; if it steps back by more than a second, units that were
+                 used in its future count from now on
   Left unused    exact: nothing. leased: what one server holds is denied to the others until it
                  is used or given back (slack). reported: a server that has used its unreported
                  units denies until its report is answered. `tidegate simulate --nodes N --mode
                  MODE` shows how much that is
   Rights (ACL)   ~PREFIX:* +eval +evalsha +time +get +mget +set +getrange +setrange +strlen
-                 +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange; in a cluster
-                 also the commands by which a client finds the slots. PREFIX is serve's --store-prefix";
+                 +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange +hget +hmget
+                 +hset +hdel +hlen +zrem; in a cluster also the commands by which a client finds
+                 the slots. PREFIX is serve's --store-prefix";

@@ -62,11 +62,9 @@ pub enum StoreError {
     /// The prefix is empty or contains `:`, `{` or `}`.
     #[error("a prefix must not be empty or contain `:`, `{{` or `}}`")]
     Prefix,
-    /// The limit is leased or reported. Nodes hold allotments or have unreported use, so only an exact limit can refund.
-    #[error(
-        "a leased or reported limit cannot refund, because nodes decide from their allotments; make it exact"
-    )]
-    NotExact,
+    /// The store has the largest number of [orders](crate::Store::order).
+    #[error("the store has two million blocks and overrides; end some, or write them into the rules")]
+    TooManyOrders,
     /// Permits were charged.
     #[error("permits are held until they are returned and cannot be charged; ask for a permit instead")]
     Held,
@@ -101,7 +99,7 @@ impl StoreError {
         "bad-reply",
         "down",
         "prefix",
-        "not-exact",
+        "too-many-orders",
         "forbidden",
         "one-key",
         "script",
@@ -126,7 +124,7 @@ impl StoreError {
             Self::BadReply => 13,
             Self::Down => 14,
             Self::Prefix => 15,
-            Self::NotExact => 16,
+            Self::TooManyOrders => 16,
             Self::Forbidden(_) => 17,
             Self::OneKey => 18,
             Self::Script(_) => 19,
@@ -149,7 +147,7 @@ impl StoreError {
                 | Self::NotOurs
                 | Self::CrossSlot
                 | Self::OneKey
-                | Self::NotExact
+                | Self::TooManyOrders
                 | Self::Held
                 | Self::Forbidden(_)
                 | Self::Script(_)

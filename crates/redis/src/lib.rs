@@ -52,7 +52,10 @@
 //!   the scripts cannot represent exactly is refused when it is built ([`PlanError`]).
 //! * A denial writes nothing. This node remembers it until the wait is over, for a second at most, so retries cost few round
 //!   trips, and what another node refunds is noticed within that second.
-//! * [`SharedLimit::refund`] refunds exact limits and permits, and only once, however often a call is repeated.
+//! * [`SharedLimit::refund`] refunds only once, however often a call is repeated. A refund or a [reset](SharedLimit::reset) of a
+//!   leased or reported limit makes every node give back or drop what it holds for the key, within a second.
+//! * [Orders](Store::order) about single keys (blocks, quotas of their own) are kept in the store and known to every node within a
+//!   second.
 //! * **Never over**, as long as Redis keeps what it has written. Redis replicates after it replies. So these events admit the
 //!   lost writes again: a failover to a replica that has not seen the last writes, a restart without an append-only file (or
 //!   with one that lags behind), a `FLUSHALL`, and an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl`
@@ -90,8 +93,9 @@
 //! fully recovered. In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`.
 //!
 //! An ACL user needs access to the keys with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget +set
-//! +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange`. In a cluster it also needs the
-//! commands with which the client finds the slots. A missing key or command fails only what needs it: `ZRANGE` only lists nodes. But a
+//! +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange +hget +hmget +hset +hdel +hlen +zrem`. In a cluster it also needs the
+//! commands with which the client finds the slots. A missing key or command fails only what needs it: `ZRANGE` only lists nodes, and the last six
+//! only serve orders about keys. But a
 //! user that may not send heartbeats (`PEXPIRE`, `ZADD`, `ZREMRANGEBYSCORE`, `ZCARD`) cannot use the store at all.
 
 mod ad_hoc;
@@ -105,6 +109,7 @@ mod health;
 mod lease;
 mod limit;
 mod name;
+mod orders;
 mod script;
 mod stats;
 mod store;
@@ -115,6 +120,7 @@ pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{LimitBuilder, LimitError, Mode, OnError, Part, Permit, SharedDecision, SharedLimit, Source};
+pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use script::{Plan, PlanError};
 pub use stats::Stats;
 pub use store::{Gathering, Store};

@@ -14,6 +14,7 @@ use crate::{
         denials::{Ask, Denials},
     },
     name::is_word,
+    orders::{Kind, LimitOrders, Order, OrderKind, Orders},
     script::Runner,
 };
 
@@ -34,6 +35,7 @@ struct Inner {
     batcher: Arc<Batcher>,
     denials: Denials,
     sweeper: Sweeper,
+    orders: Arc<Orders>,
 }
 
 impl Store {
@@ -74,7 +76,12 @@ impl Store {
         }
         let runner = Runner { connector: Connector::new(address, prefix), counters: Arc::default() };
         let batcher = Batcher::new(Monitor::start(runner, name));
-        Ok(Self(Arc::new(Inner { batcher, denials: Denials::new(random()), sweeper: Sweeper::default() })))
+        Ok(Self(Arc::new(Inner {
+            batcher,
+            denials: Denials::new(random()),
+            sweeper: Sweeper::default(),
+            orders: Arc::default(),
+        })))
     }
 
     /// Starts a limit in this store. Limits of the same name and policy are one limit, on all nodes.
@@ -104,6 +111,46 @@ impl Store {
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Gives an order about a key of the limit with this name, for a time, or (`None`) until it is [ended](Self::end_order). It
+    /// replaces an earlier order of the same kind. Each node that [asks](Self::orders) for the limit's orders knows it within a second.
+    ///
+    /// # Errors
+    /// When the store does not reply within two seconds, its user may not write orders, or it has two million of them.
+    pub async fn order(
+        &self,
+        limit: &str,
+        key: &[u8],
+        order: Order<'_>,
+        span: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let (kind, text) = match order {
+            Order::Block => (OrderKind::Block, "1"),
+            Order::Override(text) => (OrderKind::Override, text),
+        };
+        let order = (Kind::Lasting(kind), limit, key);
+        self.orders_followed().give(self.batcher(), self.sweeper(), order, text, span).await.map(drop)
+    }
+
+    /// Ends an order about a key. Returns whether it was in force.
+    ///
+    /// # Errors
+    /// As [`order`](Self::order).
+    pub async fn end_order(&self, limit: &str, key: &[u8], kind: OrderKind) -> Result<bool, StoreError> {
+        let order = (Kind::Lasting(kind), limit, key);
+        self.orders_followed().give(self.batcher(), self.sweeper(), order, "", None).await
+    }
+
+    /// The orders about the keys of the limit with this name. They are empty at first; this node follows the store's from now on.
+    #[must_use]
+    pub fn orders(&self, limit: &str) -> Arc<LimitOrders> {
+        self.orders_followed().of(limit)
+    }
+
+    pub(crate) fn orders_followed(&self) -> &Arc<Orders> {
+        self.0.orders.keep_up(self.batcher(), self.sweeper());
+        &self.0.orders
     }
 
     /// Counters and state, for metrics.

@@ -6,7 +6,9 @@ mod waiting;
 use std::time::Duration;
 
 use tidegate_core::{Policy, Quota};
-use tidegate_redis::{Health, Mode, OnError, Part, SharedDecision, SharedLimit, Source, Store, StoreError};
+use tidegate_redis::{
+    Health, Mode, OnError, Order, Part, SharedDecision, SharedLimit, Source, Store, StoreError,
+};
 use tidegate_redis_servers::{Cluster, PATIENCE, eventually};
 use waiting::Until;
 
@@ -44,6 +46,9 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
     let address = format!("redis+cluster://{}", cluster.addresses().join(","));
     let store = Store::open(&address).expect("the address is well formed");
     let limit = limit(&store, "x");
+
+    store.order("x", b"{blocked}", Order::Block, None).await.expect("the cluster takes it");
+    assert!(store.orders("x").blocked_for(b"{blocked}").is_some());
 
     // Concurrent requests for keys on all masters.
     let tasks: Vec<_> = (0..30)

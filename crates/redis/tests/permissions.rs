@@ -8,7 +8,7 @@ use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store, StoreErr
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 
 /// The permissions that the errors and the crate's documentation list.
-const NEEDED: [&str; 16] = [
+const NEEDED: [&str; 22] = [
     "+eval",
     "+evalsha",
     "+time",
@@ -25,6 +25,12 @@ const NEEDED: [&str; 16] = [
     "+zremrangebyscore",
     "+zcard",
     "+zrange",
+    "+hget",
+    "+hmget",
+    "+hset",
+    "+hdel",
+    "+hlen",
+    "+zrem",
 ];
 
 fn quota(text: &str) -> Quota {

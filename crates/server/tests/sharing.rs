@@ -30,8 +30,6 @@ fn any_server_can_refund_and_freed_permits_go_to_the_next_request() {
 limits:
   - {name: log, limit: 3/1h, algorithm: sliding-log, overrides: {vip: 5/1h}}
   - {name: seats, limit: 2, algorithm: concurrency, hold: 1h}
-  - {name: leased, limit: 100/1h, sharing: leased}
-  - {name: reported, limit: 100/1h, sharing: reported}
 ";
     let [one, two] = ["refund-one", "refund-two"].map(|name| on(name, &store.address(), rules));
     assert!(one.resp("ACQUIRE log bob 2").starts_with("[0 3 1 "));
@@ -64,11 +62,6 @@ limits:
     assert_eq!([(); 2].map(|()| one.post("/v1/acquire", joint).status), [200, 429]);
     assert!(two.resp("PEEK seats x").starts_with("[0 2 1 "), "what one denied the other did not give out");
 
-    for limit in ["leased", "reported"] {
-        let refused = one.post("/v1/refund", &body(limit, "bob", 1));
-        assert_eq!((refused.status, &refused.json()["pointer"]), (409, &json!("#/limit")));
-        assert!(one.resp(&format!("REFUND {limit} bob")).contains("`sharing: exact`"));
-    }
     assert!(one.resp("REFUND nowhere bob").contains("no limit"));
 }
 

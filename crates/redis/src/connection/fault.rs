@@ -83,7 +83,7 @@ fn login(error: &RedisError) -> Arc<str> {
 fn needs(error: &RedisError, prefix: &str) -> Arc<str> {
     format!(
         "{}; the ACL of the store's user must have ~{prefix}:* +eval +evalsha +time +get +mget +set +getrange +setrange \
-         +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange",
+         +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange +hget +hmget +hset +hdel +hlen +zrem",
         words(error)
     )
     .into()

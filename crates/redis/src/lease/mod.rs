@@ -365,6 +365,32 @@ impl Leases {
         lock(&self.active).append(&mut kept);
     }
 
+    /// What the keys begin with in Redis.
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// Ends the lease of a key, because its state in the store was changed. `send` receives the requests that give its units back
+    /// and report its use, or else they are dropped.
+    pub fn forget(&self, key: &[u8], give_back: bool, now: Nanos, mut send: impl FnMut(&Arc<Held>, Request)) {
+        let held = {
+            let section = self.section(self.hash.hash_one(key));
+            let mut map = section.map.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(held) = map.by_key.remove(key) else { return };
+            map.order.retain(|other| **other != *key);
+            held
+        };
+        let requests = held.close(now);
+        if give_back {
+            for request in requests {
+                send(&held, request);
+            }
+        } else {
+            // A sweep would send them.
+            lock(&self.active).retain(|other| !Arc::ptr_eq(other, &held));
+        }
+    }
+
     /// Gives back everything. From now on the store makes every decision.
     pub fn close(&self, now: Nanos, mut send: impl FnMut(&Arc<Held>, Request)) {
         self.closed.store(true, Ordering::Release);

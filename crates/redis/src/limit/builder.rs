@@ -127,9 +127,12 @@ impl LimitBuilder {
         });
         if let Some(leases) = &leases {
             self.store.sweeper().take_on(batcher, leases);
+            // Resets and refunds concern the leases.
+            self.store.orders_followed();
         }
         Ok(SharedLimit::new(Shared {
             store: self.store,
+            name: self.name,
             policy: self.policy,
             plan,
             prefix,

@@ -17,6 +17,7 @@ use crate::{
     connection::beside,
     health::{Monitor, Wait, random},
     lease::{Asked, Leases},
+    orders::Kind,
     script::{Script, call},
 };
 
@@ -27,6 +28,7 @@ pub struct SharedLimit(Arc<Shared>);
 
 pub struct Shared {
     pub store: Store,
+    pub name: String,
     pub policy: Policy,
     pub plan: Arc<Plan>,
     pub prefix: Vec<u8>,
@@ -285,19 +287,16 @@ impl SharedLimit {
     /// whichever node took them. For permits, the oldest are refunded first, even if a [`Permit`] still holds them. The refund
     /// never exceeds the use. A cost of 0 only returns the state.
     ///
-    /// Denials that other nodes remember stay in force until their wait is over (see
-    /// [`remember_denials`](crate::LimitBuilder::remember_denials)). Denials of permits are never remembered.
+    /// Other nodes remember a denial for a second at most (see [`remember_denials`](crate::LimitBuilder::remember_denials)), and never
+    /// one of permits. What nodes hold of a [leased or reported](Self::mode) limit is given back within a second.
     ///
     /// Permits that were granted in memory while the store was down ([`OnError::Local`]) are refunded first, in memory. While
     /// the store is down, everything is refunded in memory.
     ///
     /// # Errors
-    /// [`StoreError::NotExact`] for a [leased or reported](Self::mode) limit. Another error if the store did not reply; the
-    /// refund then was either made, or the units stay charged until the algorithm forgets them. Nothing is refunded twice.
+    /// When the store does not reply. The refund then was either made, or the units stay charged until the algorithm forgets them.
+    /// Nothing is refunded twice.
     pub async fn refund(&self, key: impl Key, cost: u32) -> Result<SharedDecision, StoreError> {
-        if self.mode() != Mode::Exact {
-            return Err(StoreError::NotExact);
-        }
         let (local, unit) = (self.local(), self.local_unit());
         let permits = self.plan().hold().is_some();
         let refund = |local: &Local, cost| key.with_bytes(|key| local.refund(key, cost, unit));
@@ -305,7 +304,12 @@ impl SharedLimit {
         let script = self.0.store.batcher().scripts.refund(self.plan().kind());
         let arguments = call::refund_arguments(self.plan(), cost - here);
         let error = match self.change_in_store(self.redis_key(&key), script, &arguments).await {
-            Ok(decision) => return Ok(SharedDecision::by_store(decision)),
+            Ok(decision) => {
+                if cost > 0 {
+                    self.announce(Kind::Refund, &key).await?;
+                }
+                return Ok(SharedDecision::by_store(decision));
+            }
             Err(error) => error,
         };
         // [`StoreError::Down`] was counted when the store was not asked.
@@ -365,6 +369,34 @@ impl SharedLimit {
             }
             None => self.without_store(key, cost, error),
         })
+    }
+
+    /// Forgets what a key has used. What nodes hold of a [leased or reported](Self::mode) limit is dropped within a second; what they
+    /// admit from it until then comes on top. [Orders](crate::Store::order) about the key stay.
+    ///
+    /// # Errors
+    /// When the store does not reply. The reset then was either made or not.
+    pub async fn reset(&self, key: impl Key) -> Result<(), StoreError> {
+        let (store, monitor, whole) = (&self.0.store, self.monitor(), self.redis_key(&key));
+        let shard = monitor.shard_of(&whole);
+        monitor.admit(shard)?;
+        let script = Script::new("return redis.call('DEL', KEYS[1])".to_owned());
+        monitor.call(shard, &script, &[&whole], &[] as &[&[u8]], self.deadline(), true).await?;
+        if let Some(tag) = self.denial_tag(&whole) {
+            store.denials().forget(tag);
+        }
+        self.announce(Kind::Reset, &key).await
+    }
+
+    /// Has every node, including this one, give back or drop what it holds for a key.
+    async fn announce(&self, kind: Kind, key: &impl Key) -> Result<(), StoreError> {
+        if self.leases().is_none() {
+            return Ok(());
+        }
+        let store = &self.0.store;
+        let key = key.with_bytes(<[u8]>::to_vec);
+        let change = (kind, &self.0.name[..], &key[..]);
+        store.orders_followed().announce(store.batcher(), store.sweeper(), change).await
     }
 
     /// Runs a script that refunds or charges the key `whole` in Redis.

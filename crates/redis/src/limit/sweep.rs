@@ -62,6 +62,17 @@ impl Sweeper {
         period.max(OFTEN)
     }
 
+    /// Forgets what this node holds for a key of the limits whose keys begin with `prefix`.
+    pub fn forget(&self, batcher: &Arc<Batcher>, prefix: &[u8], key: &[u8], give_back: bool) {
+        for leases in self.living() {
+            if leases.prefix().starts_with(prefix) {
+                leases.forget(key, give_back, batcher.monitor.clock.now(), |held, request| {
+                    batcher.send_errand(&leases, held, request);
+                });
+            }
+        }
+    }
+
     /// The limits that still exist.
     fn living(&self) -> Vec<Arc<Leases>> {
         let mut state = self.lock();

@@ -1,7 +1,7 @@
 //! Why a question gets no decision.
 
 use tidegate_limiter::OverrideError;
-use tidegate_redis::StoreError;
+use tidegate_redis::{PlanError, StoreError};
 
 use crate::{decide::reservations::ReservationError, rules::QuotaTextError};
 
@@ -73,14 +73,6 @@ pub enum Refusal {
         "these keys are on different nodes of the store's cluster and cannot be decided in one step: give them a common {{hash tag}} (a global limit has no key, so it cannot have one), or ask one after another"
     )]
     Scattered,
-    /// A leased or reported limit cannot refund.
-    #[error(
-        "limit `{limit}` cannot refund, because servers decide from their allotments: set `sharing: exact` for refunds"
-    )]
-    NotExact {
-        /// The limit's name.
-        limit: String,
-    },
     /// A refund may not have been made, because the shared store did not reply.
     #[error(
         "the refund to limit `{limit}` may not have been made: {why}; units that stay charged expire with the limit's window"
@@ -109,8 +101,8 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
-    /// A limit in a shared store cannot be reset.
-    #[error("limit `{limit}` is in the store and cannot be reset: refund what was taken, or wait")]
+    /// The keys of a limit in a shared store can only be reset one by one.
+    #[error("limit `{limit}` is in the store, which does not reset all its keys at once: give a key")]
     InStore {
         /// The limit's name.
         limit: String,
@@ -121,14 +113,25 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
-    /// A key of a shared limit would have another quota on this server than on the others.
-    #[error(
-        "limit `{limit}` is kept in the store, and the servers that share it would disagree about the key: write it under \
-         `overrides` in the rules that all of them read"
-    )]
-    OverrideInStore {
+    /// A block, an override or a reset may not have been made, because the shared store did not reply or refused it.
+    #[error("the change to limit `{limit}` may not have been made: {why}; try again")]
+    NotChanged {
         /// The limit's name.
         limit: String,
+        /// The store client's error.
+        #[source]
+        why: StoreError,
+    },
+    /// The limit cannot be shared with this quota.
+    #[error("limit `{limit}` cannot be shared with the quota `{quota}`: {why}")]
+    NotShareable {
+        /// The limit's name.
+        limit: String,
+        /// The quota, as far as it can be shown.
+        quota: String,
+        /// What is wrong with it.
+        #[source]
+        why: PlanError,
     },
     /// The text is not a quota of the limit's algorithm.
     #[error("`{quota}` is not a quota for limit `{limit}`: {why}")]

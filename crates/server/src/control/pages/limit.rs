@@ -65,10 +65,7 @@ fn found<'l>(limits: &'l crate::decide::limits::Limits, name: &str) -> Result<&'
 async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
     let ask = Ask { limit: name.as_bytes(), key: Some(key.as_bytes()), cost: 1 };
     let told: Result<_, Refusal> = app.service.decide(ask, Act::Peek, app.service.now()).await;
-    let (own, is_shared) = app.service.limits().limit(name.as_bytes()).map_or((None, false), |limit| {
-        let own = limit.runtime_overrides().into_iter().find(|(of, _)| of == key);
-        (own.map(|(_, own)| own), limit.store().is_some())
-    });
+    let own = app.service.limits().limit(name.as_bytes()).and_then(|limit| limit.runtime_override(key));
     html! {
         section class="card" aria-label="The key" {
             h2 { (shown::text(key)) }
@@ -90,15 +87,15 @@ async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
                             @if own.until < Nanos::MAX { ", for another " (left) " s" } @else { ", until it is ended" }
                         }
                     }
-                    @if viewer.may_operate { (actions(name, key, is_shared, own.is_some())) }
+                    @if viewer.may_operate { (actions(name, key, own.is_some())) }
                 }
             }
         }
     }
 }
 
-/// All actions on a key. The quotas of single keys, and what a key has used, can only be changed where the states are in memory.
-fn actions(name: &str, key: &str, is_shared: bool, has_own: bool) -> Markup {
+/// All actions on a key.
+fn actions(name: &str, key: &str, has_own: bool) -> Markup {
     let fields = [("limit", name), ("key", key)];
     let units = html! {
         label for="cost" { "Units" }
@@ -117,17 +114,15 @@ fn actions(name: &str, key: &str, is_shared: bool, has_own: bool) -> Markup {
         div class="buttons" {
             (block(name, key))
             (act("/v1/unblock", "Unblock", ["Unblock", "Unblocked"], None))
-            @if !is_shared { (act("/v1/reset", "Reset", ["Reset what was used by", "Reset what was used by"], None)) }
+            (act("/v1/reset", "Reset", ["Reset what was used by", "Reset what was used by"], None))
             @if has_own {
                 @let fields = [fields[0], fields[1], ("end", "true")];
                 @let words = ["End the own quota of", "Ended the own quota of"];
                 (action("/v1/override", "End own quota", words, (name, key), &fields, None))
             }
             (act("/v1/refund", "Refund", ["Refund", "Refunded"], Some(&units)))
-            @if !is_shared {
-                @let words = ["Override the quota of", "Overrode the quota of"];
-                (act("/v1/override", "Override", words, Some(&quota)))
-            }
+            @let words = ["Override the quota of", "Overrode the quota of"];
+            (act("/v1/override", "Override", words, Some(&quota)))
         }
     }
 }

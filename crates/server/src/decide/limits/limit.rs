@@ -7,7 +7,7 @@ use tidegate_limiter::{KeyedLimiter, OverrideError, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
 
 use super::{
-    Act, RuntimeOverride,
+    Act,
     memory::{Memory, SetOverrideError},
 };
 use crate::{
@@ -246,7 +246,8 @@ impl Limit {
 
     /// The denial of a key that is on the deny list or blocked.
     pub(crate) fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
-        self.memory.limiter.blocked_at(key, now)
+        let here = self.memory.limiter.blocked_at(key, now);
+        here.or_else(|| self.store.as_ref()?.block_of(key))
     }
 
     /// Whether `cost` would be admitted, with what remains before it.
@@ -357,17 +358,17 @@ impl Limit {
     /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.
     #[must_use]
     pub fn policy_of(&self, key: &[u8]) -> Cow<'_, PolicySpec> {
-        if let Some(own) = self.memory.overrides.get(key) {
-            return Cow::Owned(own.policy);
+        let by_operator = match &self.store {
+            None => self.memory.overrides.get(key).map(|own| own.policy),
+            Some(store) => {
+                store.orders().override_of(key).and_then(|quota| self.spec.policy.with_quota(&quota).ok())
+            }
+        };
+        if let Some(own) = by_operator {
+            return Cow::Owned(own);
         }
         let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
         Cow::Borrowed(own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy))
-    }
-
-    /// The keys that an operator gave a quota while the server runs.
-    #[must_use]
-    pub fn runtime_overrides(&self) -> Vec<(String, RuntimeOverride)> {
-        self.memory.overrides.all()
     }
 
     /// Gives a key a quota until a time, in place of what the rules say about it.

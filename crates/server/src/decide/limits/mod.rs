@@ -10,6 +10,7 @@ mod capacity;
 mod division;
 mod limit;
 mod memory;
+mod operation;
 mod runtime_overrides;
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use tidegate_limiter::HashKeys;
 pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
 pub(crate) use self::memory::SetOverrideError;
 pub use self::runtime_overrides::RuntimeOverride;
-pub use self::{act::Act, capacity::Capacity, limit::Limit};
+pub use self::{act::Act, capacity::Capacity, limit::Limit, operation::Operation};
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
     decide::{

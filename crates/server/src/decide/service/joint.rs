@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::{join_all, try_join_all};
 use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::acquire_all_at;
+use tidegate_redis::Part as StorePart;
 
 use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
 use crate::decide::limits::Limit;
@@ -94,10 +95,12 @@ impl Service {
         if enforced().any(|part| part.limit.block_of(part.key, now).is_some()) {
             return Ok(None);
         }
-        let asked: Option<Vec<_>> =
-            enforced().map(|part| Some(part.limit.store()?.part(part.key, part.cost))).collect();
-        match asked {
-            Some(asked) if !asked.is_empty() => {
+        let limits: Option<Vec<_>> = enforced().map(|part| Some(part.limit.store()?.of(part.key))).collect();
+        match limits {
+            Some(limits) if !limits.is_empty() => {
+                let pairs = limits.iter().zip(enforced());
+                let asked: Vec<_> =
+                    pairs.map(|(limit, part)| StorePart { limit, key: part.key, cost: part.cost }).collect();
                 let told = store.acquire_all(&asked).await?;
                 let counted = enforced().zip(told).map(|(part, told)| part.limit.by_store(&told));
                 Ok(Some(counted.collect()))

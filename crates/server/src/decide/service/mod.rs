@@ -35,7 +35,7 @@ pub use self::{
     readiness::Readiness,
 };
 pub use crate::decide::{
-    limits::Act,
+    limits::{Act, Operation},
     refusal::{MAX_KEY_BYTES, Refusal},
 };
 use crate::{
@@ -159,11 +159,66 @@ impl Service {
         Ok(Answer { limit, key: key.to_vec(), decision })
     }
 
+    /// Makes an operator's change about a key: for a limit in the store at all servers, within a second. Without a key, a
+    /// [reset](Operation::Reset) concerns all keys of a limit in memory. Returns whether there was something to end, and `true` for the
+    /// operations that end nothing.
+    ///
+    /// # Errors
+    /// The same as [`decide`](Self::decide); also when the operation makes no sense for the limit or the key, there is no room for it, or
+    /// the store does not reply: see [`Refusal`].
+    pub async fn operate(
+        &self,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        operation: &Operation,
+    ) -> Result<bool, Refusal> {
+        if let Some(done) = self.operate_in_memory(limit, key, operation) {
+            return done;
+        }
+        let (limit, key) = {
+            let limits = self.limits();
+            let resolved = match operation {
+                Operation::Reset => resolve(&limits, limit, key.or(Some(&[])))?,
+                _ => resolve_keyed(&limits, limit, key)?,
+            };
+            if key.is_none() && !resolved.limit.spec().global {
+                return Err(Refusal::InStore { limit: resolved.limit.spec().name.clone() });
+            }
+            (Arc::clone(resolved.limit), resolved.key)
+        };
+        match limit.store() {
+            Some(store) => limit.operate_in_store(store, key, operation).await,
+            // The rules have changed.
+            None => self
+                .operate_in_memory(limit.spec().name.as_bytes(), Some(key), operation)
+                .unwrap_or(Ok(false)),
+        }
+    }
+
+    /// Like [`operate`](Self::operate), but `None` for a limit in the store: nothing was done.
+    pub fn operate_in_memory(
+        &self,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        operation: &Operation,
+    ) -> Option<Result<bool, Refusal>> {
+        if self.limits().limit(limit).is_some_and(|limit| limit.store().is_some()) {
+            return None;
+        }
+        Some(match operation {
+            Operation::Block(span) => self.block(limit, key, *span).map(|()| true),
+            Operation::Unblock => self.unblock(limit, key),
+            Operation::Override(quota, span) => self.override_key(limit, key, quota, *span).map(|()| true),
+            Operation::EndOverride => self.end_override(limit, key),
+            Operation::Reset => self.reset(limit, key).map(|()| true),
+        })
+    }
+
     /// Denies a key for a time, or until it is unblocked (`None`).
     ///
     /// # Errors
     /// The same as [`decide`](Self::decide); also for a global limit.
-    pub fn block(&self, limit: &[u8], key: Option<&[u8]>, span: Option<Duration>) -> Result<(), Refusal> {
+    fn block(&self, limit: &[u8], key: Option<&[u8]>, span: Option<Duration>) -> Result<(), Refusal> {
         let limits = self.limits();
         let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
         let until = span.map_or(Nanos::MAX, |span| self.now().saturating_add(span.into()));
@@ -179,7 +234,7 @@ impl Service {
     ///
     /// # Errors
     /// The same as [`block`](Self::block); also for a key that the rules deny.
-    pub fn unblock(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
+    fn unblock(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
         let limits = self.limits();
         let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
         if limit.is_denied(key) {
@@ -192,8 +247,8 @@ impl Service {
     /// key's use still counts. The override outlives a change of the rules.
     ///
     /// # Errors
-    /// As [`block`](Self::block); also when the limit's states are in a store, the text is not a quota, or the rules deny the key.
-    pub fn override_key(
+    /// As [`block`](Self::block); also when the text is not a quota, or the rules deny the key.
+    fn override_key(
         &self,
         limit: &[u8],
         key: Option<&[u8]>,
@@ -214,9 +269,6 @@ impl Service {
         let limits = self.limits();
         let (limit, key) = to_override(&limits, limit, key)?;
         let name = || limit.spec().name.clone();
-        if limit.store().is_some() {
-            return Err(Refusal::OverrideInStore { limit: name() });
-        }
         if limit.is_denied(key.as_bytes()) {
             return Err(Refusal::DeniedByRules { limit: name() });
         }
@@ -236,7 +288,7 @@ impl Service {
     ///
     /// # Errors
     /// As [`block`](Self::block).
-    pub fn end_override(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
+    fn end_override(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
         let limits = self.limits();
         let (limit, key) = to_override(&limits, limit, key)?;
         limit.end_override(key, self.now()).map_err(|why| Refusal::NoMemory { why })
@@ -254,13 +306,10 @@ impl Service {
     /// the reset.
     ///
     /// # Errors
-    /// When no limit has this name, or its states are in a store.
-    pub fn reset(&self, limit: &[u8], key: Option<&[u8]>) -> Result<(), Refusal> {
+    /// When no limit has this name.
+    fn reset(&self, limit: &[u8], key: Option<&[u8]>) -> Result<(), Refusal> {
         let limits = self.limits();
         let Resolved { limit, key } = match resolve(&limits, limit, key.or(Some(&[])))? {
-            Resolved { limit, .. } if limit.store().is_some() => {
-                return Err(Refusal::InStore { limit: limit.spec().name.clone() });
-            }
             Resolved { limit, .. } if key.is_none() && !limit.spec().global => {
                 limit.limiter().reset_all_at(self.now());
                 return Ok(());

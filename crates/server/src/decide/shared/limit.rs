@@ -1,10 +1,19 @@
 //! One limit in the shared store.
 
-use std::{collections::HashMap, fmt, ptr, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures_util::future::join_all;
-use tidegate_core::Decision;
-use tidegate_redis::{Deadline, LimitError, Mode, Part, SharedDecision, SharedLimit, StoreError};
+use tidegate_core::{Algorithm as _, Decision, Nanos};
+use tidegate_redis::{
+    Deadline, LimitError, LimitOrders, Mode, Order, OrderKind, SharedDecision, SharedLimit, Store,
+    StoreError, Timeout,
+};
 
 use super::SharedStore;
 use crate::{
@@ -12,12 +21,23 @@ use crate::{
     rules::{LimitSpec, PolicySpec, Problem, RulesError},
 };
 
+/// How many different quotas of operators' overrides are kept in the form that the store needs.
+const QUOTAS: usize = 1 << 10;
+/// The maximum number of keys in memory for each of these quotas while the store does not reply.
+const QUOTA_KEYS: usize = 1 << 8;
+
 /// A limit in the store: its own policy, and that of each overridden key. All have the same name in the store, so a key that
 /// gets an override keeps its use as far as both policies store it in the same form.
 pub struct StoreLimit {
     general: SharedLimit,
     overridden: HashMap<Box<[u8]>, SharedLimit>,
     shares_calls: bool,
+    spec: LimitSpec,
+    deadline: Timeout,
+    /// What operators ordered about keys at any server.
+    orders: Arc<LimitOrders>,
+    /// By the quota of an operator's override; `None` for one that the limit cannot use.
+    by_quota: Mutex<HashMap<Arc<str>, Option<SharedLimit>>>,
 }
 
 impl StoreLimit {
@@ -26,32 +46,7 @@ impl StoreLimit {
     /// # Errors
     /// When the store cannot implement the limit's policy, or there is not enough memory for local decisions.
     pub fn new(spec: &LimitSpec, store: &SharedStore, local_keys: usize) -> Result<Self, RulesError> {
-        let sharing = spec.sharing;
-        let build = |policy: &PolicySpec, keys: usize| {
-            let policy = policy.policy().map_err(|e| RulesError::of_policy(&spec.name, &e))?;
-            let mut limit = store
-                .store()
-                .limit(&spec.name, policy)
-                .mode(sharing.mode.unwrap_or_default())
-                .on_error(sharing.on_error.unwrap_or_default())
-                .deadline(sharing.deadline.unwrap_or(store.deadline()))
-                .local_keys(keys);
-            if let Some(slack) = sharing.slack {
-                limit = limit.slack(slack);
-            }
-            if let Some(units) = sharing.unreported {
-                limit = limit.unreported(units);
-            }
-            limit.build().map_err(|error| match error {
-                LimitError::Local(source) => {
-                    RulesError::Store { limit: spec.name.clone(), source: source.into() }
-                }
-                error => {
-                    let what = format!("limit `{}` cannot be shared: {error}", spec.name);
-                    RulesError::Invalid { path: None, problems: vec![Problem::overall(what)] }
-                }
-            })
-        };
+        let build = |policy: &PolicySpec, keys| build(spec, policy, (store.store(), store.deadline()), keys);
         let overridden = spec.overrides.iter();
         let overridden = overridden.map(|(key, policy)| Ok((key.as_bytes().into(), build(policy, 1)?)));
         let general = build(&spec.policy, local_keys)?;
@@ -59,19 +54,75 @@ impl StoreLimit {
             shares_calls: general.mode() == Mode::Exact && !store.store().address().is_cluster(),
             general,
             overridden: overridden.collect::<Result<_, RulesError>>()?,
+            spec: spec.clone(),
+            deadline: store.deadline(),
+            orders: store.store().orders(&spec.name),
+            by_quota: Mutex::default(),
         })
     }
 
-    /// The policy's limit for this key.
+    /// The policy's limit for this key: that of an operator's override, of the rules' override, or the general one.
     #[must_use]
-    pub fn of(&self, key: &[u8]) -> &SharedLimit {
+    pub fn of(&self, key: &[u8]) -> Cow<'_, SharedLimit> {
+        if let Some(quota) = self.orders.override_of(key)
+            && let Some(limit) = self.with_quota(quota)
+        {
+            return Cow::Owned(limit);
+        }
         let own = if self.overridden.is_empty() { None } else { self.overridden.get(key) };
-        own.unwrap_or(&self.general)
+        Cow::Borrowed(own.unwrap_or(&self.general))
     }
 
-    /// This limit's part in a joint decision.
-    pub(crate) fn part<'a>(&'a self, key: &'a [u8], cost: u32) -> Part<'a> {
-        Part { limit: self.of(key), key, cost }
+    fn with_quota(&self, quota: Arc<str>) -> Option<SharedLimit> {
+        let mut by_quota = self.by_quota.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = by_quota.get(&quota) {
+            return known.clone();
+        }
+        let spec = self.spec.policy.with_quota(&quota).ok();
+        let built = spec.and_then(|policy| {
+            build(&self.spec, &policy, (self.general.store(), self.deadline), QUOTA_KEYS).ok()
+        });
+        if built.is_none() {
+            let limit = &self.spec.name;
+            tracing::warn!(limit, %quota, "an operator's override does not fit the limit's rules, which apply instead");
+        }
+        if by_quota.len() >= QUOTAS {
+            by_quota.clear();
+        }
+        by_quota.insert(quota, built.clone());
+        built
+    }
+
+    /// The denial of a key that an operator has blocked at any server.
+    pub(crate) fn block_of(&self, key: &[u8]) -> Option<Decision> {
+        let (left, limit) = (self.orders.blocked_for(key)?, self.general.policy().limit());
+        Some(match left.get() {
+            _ if left == Nanos::MAX => Decision::deny_for_good(limit, 0, 1, u64::MAX),
+            left => Decision::deny(limit, left.max(1), 0, 1, left.max(1)),
+        })
+    }
+
+    /// The orders about this limit's keys.
+    pub(crate) fn orders(&self) -> &LimitOrders {
+        &self.orders
+    }
+
+    pub(crate) async fn order(
+        &self,
+        key: &[u8],
+        order: Order<'_>,
+        span: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        self.general.store().order(&self.spec.name, key, order, span).await
+    }
+
+    pub(crate) async fn end_order(&self, key: &[u8], kind: OrderKind) -> Result<bool, StoreError> {
+        self.general.store().end_order(&self.spec.name, key, kind).await
+    }
+
+    /// Forgets what a key has used.
+    pub(crate) async fn reset(&self, key: &[u8]) -> Result<(), StoreError> {
+        self.of(key).reset(key).await
     }
 
     /// Takes `cost` if it is admitted and this server can decide without asking the store. `None` means that nothing was decided.
@@ -83,23 +134,25 @@ impl StoreLimit {
     /// Takes `cost` if it is admitted, with `spent` of the deadline already used.
     pub(crate) async fn take(&self, key: &[u8], cost: u32, spent: Duration) -> SharedDecision {
         let limit = self.of(key);
-        limit.acquire_by(key, cost, left_of(limit, spent)).await
+        limit.acquire_by(key, cost, left_of(&limit, spent)).await
     }
 
     /// Whether `cost` would be admitted, with what remains before it, and with `spent` of the deadline already used.
     pub(crate) async fn peek(&self, key: &[u8], cost: u32, spent: Duration) -> Decision {
         let limit = self.of(key);
-        limit.peek_by(key, cost, left_of(limit, spent)).await.decision
+        limit.peek_by(key, cost, left_of(&limit, spent)).await.decision
     }
 
     /// Takes each of these costs if it is admitted; neighbours with the same key in this order.
     pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)]) -> Vec<SharedDecision> {
-        if self.overridden.is_empty() {
+        if self.overridden.is_empty() && !self.orders.any_override() {
             return self.general.acquire_many(requests).await;
         }
         // Keys with an override have separate limits.
-        let runs = requests.chunk_by(|(one, _), (other, _)| ptr::eq(self.of(one), self.of(other)));
-        let asked = runs.map(|run| self.of(run[0].0).acquire_many(run));
+        let with =
+            |key: &[u8]| (self.orders.override_of(key), self.overridden.get(key).map(SharedLimit::policy));
+        let runs = requests.chunk_by(|(one, _), (other, _)| with(one) == with(other));
+        let asked = runs.map(async |run| self.of(run[0].0).acquire_many(run).await);
         join_all(asked).await.into_iter().flatten().collect()
     }
 
@@ -119,10 +172,38 @@ impl StoreLimit {
         let limit = || name.to_owned();
         match self.of(key).refund(key, cost).await {
             Ok(told) => Ok(told.decision),
-            Err(StoreError::NotExact) => Err(Refusal::NotExact { limit: limit() }),
             Err(why) => Err(Refusal::NoAnswer { limit: limit(), why }),
         }
     }
+}
+
+fn build(
+    spec: &LimitSpec,
+    policy: &PolicySpec,
+    (store, deadline): (&Store, Timeout),
+    keys: usize,
+) -> Result<SharedLimit, RulesError> {
+    let (sharing, policy) =
+        (spec.sharing, policy.policy().map_err(|e| RulesError::of_policy(&spec.name, &e))?);
+    let mut limit = store
+        .limit(&spec.name, policy)
+        .mode(sharing.mode.unwrap_or_default())
+        .on_error(sharing.on_error.unwrap_or_default())
+        .deadline(sharing.deadline.unwrap_or(deadline))
+        .local_keys(keys);
+    if let Some(slack) = sharing.slack {
+        limit = limit.slack(slack);
+    }
+    if let Some(units) = sharing.unreported {
+        limit = limit.unreported(units);
+    }
+    limit.build().map_err(|error| match error {
+        LimitError::Local(source) => RulesError::Store { limit: spec.name.clone(), source: source.into() },
+        error => {
+            let what = format!("limit `{}` cannot be shared: {error}", spec.name);
+            RulesError::Invalid { path: None, problems: vec![Problem::overall(what)] }
+        }
+    })
 }
 
 /// The rest of a decision's deadline after `spent` of it.

@@ -12,6 +12,7 @@ use axum::{
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 use tidegate_core::Nanos;
+use tidegate_redis::OrderKind;
 use tokio::sync::oneshot;
 
 use super::{
@@ -23,7 +24,11 @@ use super::{
     table::Endpoint,
 };
 use crate::{
-    decide::{limits::Limit, service::Refusal},
+    decide::{
+        limits::Limit,
+        refusal::MOST_OVERRIDES,
+        service::{Operation, Refusal},
+    },
     listen::access::Rights,
     rules::LimitSpec,
     serve::reload::Reloaded,
@@ -51,37 +56,41 @@ pub(super) async fn run(
         Endpoint::Block => {
             let block = ask::read::<ask::Block>(&body(request).await?)?;
             permitted(&block.limit)?;
-            let key = block.key.as_deref().map(str::as_bytes);
-            app.service.block(block.limit.as_bytes(), key, block.span).map_err(refused)?;
+            operate(app, &block.limit, block.key.as_deref(), &Operation::Block(block.span)).await?;
             Ok(answer::json(&json!({"blocked": true})))
         }
         Endpoint::Unblock => {
             let block = ask::read::<ask::Named>(&body(request).await?)?;
             permitted(&block.limit)?;
-            let key = block.key.as_deref().map(str::as_bytes);
-            let was_blocked = app.service.unblock(block.limit.as_bytes(), key).map_err(refused)?;
+            let was_blocked = operate(app, &block.limit, block.key.as_deref(), &Operation::Unblock).await?;
             Ok(answer::json(&json!({"unblocked": was_blocked})))
         }
         Endpoint::Override => {
             let asked = ask::read::<ask::Override>(&body(request).await?)?;
             permitted(&asked.limit)?;
-            let (limit, key) = (asked.limit.as_bytes(), asked.key.as_deref().map(str::as_bytes));
+            let key = asked.key.as_deref();
             if let Some(quota) = asked.quota()? {
-                app.service.override_key(limit, key, quota, asked.span).map_err(refused)?;
+                let operation = Operation::Override(quota.to_owned(), asked.span);
+                operate(app, &asked.limit, key, &operation).await?;
                 return Ok(answer::json(&json!({"overridden": true})));
             }
-            let ended = app.service.end_override(limit, key).map_err(refused)?;
+            let ended = operate(app, &asked.limit, key, &Operation::EndOverride).await?;
             Ok(answer::json(&json!({"ended": ended})))
         }
         Endpoint::Reset => {
             let named = ask::read::<ask::Named>(&body(request).await?)?;
             permitted(&named.limit)?;
-            let key = named.key.map(String::into_bytes);
-            let its = Arc::clone(&app.service);
+            let (its, limit, key) = (Arc::clone(&app.service), named.limit.clone(), named.key.clone());
             // A limit may hold many keys, so the reset must not block a serving thread.
-            let done = tokio::task::spawn_blocking(move || its.reset(named.limit.as_bytes(), key.as_deref()));
+            let done = tokio::task::spawn_blocking(move || {
+                let key = key.as_deref().map(str::as_bytes);
+                its.operate_in_memory(limit.as_bytes(), key, &Operation::Reset)
+            });
             // A panic has already logged itself.
-            done.await.unwrap_or(Ok(())).map_err(refused)?;
+            match done.await.unwrap_or(Some(Ok(true))) {
+                Some(done) => done.map_err(refused)?,
+                None => operate(app, &named.limit, named.key.as_deref(), &Operation::Reset).await?,
+            };
             Ok(answer::json(&json!({"reset": true})))
         }
         Endpoint::Rules => Ok(answer::json(&rules(app, permitted))),
@@ -95,6 +104,11 @@ pub(super) async fn run(
         // The table of routes leads nothing else here.
         _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane").into()),
     }
+}
+
+/// Makes an operator's change about a key.
+async fn operate(app: &App, limit: &str, key: Option<&str>, operation: &Operation) -> Result<bool, Refused> {
+    app.service.operate(limit.as_bytes(), key.map(str::as_bytes), operation).await.map_err(refused)
 }
 
 fn refused(refusal: Refusal) -> Refused {
@@ -139,12 +153,22 @@ fn rule(limit: &Limit) -> Value {
     let stats = limit.limiter().stats();
     let overrides: Map<String, Value> =
         overrides.iter().map(|(key, own)| (key.clone(), own.to_string().into())).collect();
-    let runtime = limit.runtime_overrides().into_iter().map(|(key, own)| {
-        // Seconds since 1970; null for no end.
-        let until = (own.until < Nanos::MAX).then(|| own.until.get().div_ceil(1_000_000_000));
-        (key, json!({"quota": own.policy.quota(), "until": until}))
-    });
+    // Seconds since 1970; null for no end.
+    let seconds = |until: Nanos| (until < Nanos::MAX).then(|| until.get().div_ceil(1_000_000_000));
+    let (runtime_count, runtime) = limit.runtime_overrides(MOST_OVERRIDES);
+    let runtime = runtime
+        .into_iter()
+        .map(|(key, own)| (key, json!({"quota": own.policy.quota(), "until": seconds(own.until)})));
     let runtime: Map<String, Value> = runtime.collect();
+    // Blocks in memory are known by their hashes alone.
+    let blocked = limit.store().map(|store| {
+        let (count, given) = store.orders().list(OrderKind::Block, MOST_OVERRIDES);
+        let keys = given.into_iter().map(|given| {
+            let until = json!({"until": given.until.and_then(seconds)});
+            (String::from_utf8_lossy(&given.key).into_owned(), until)
+        });
+        json!({"count": count, "keys": keys.collect::<Map<String, Value>>()})
+    });
     json!({
         "name": name,
         "limit": policy.quota(),
@@ -157,6 +181,8 @@ fn rule(limit: &Limit) -> Value {
         "max_keys": stats.max_keys,
         "overrides": overrides,
         "runtime_overrides": runtime,
+        "runtime_overrides_count": runtime_count,
+        "blocked": blocked,
         "deny": deny,
     })
 }

@@ -67,7 +67,7 @@ impl Problem {
             Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } | Refusal::TooManyOverridden { .. } => {
                 Self::new(StatusCode::CONFLICT, "Limit full", detail)
             }
-            Refusal::NoQuota { .. } => {
+            Refusal::NoQuota { .. } | Refusal::NotShareable { .. } => {
                 Self { pointer: at("quota"), ..Self::new(StatusCode::BAD_REQUEST, "No quota", detail) }
             }
             Refusal::KeyNotText => {
@@ -90,11 +90,8 @@ impl Problem {
                 Self::new(status, title, detail)
             }
             Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
-            Refusal::NoAnswer { .. } | Refusal::NotCharged { .. } => {
+            Refusal::NoAnswer { .. } | Refusal::NotCharged { .. } | Refusal::NotChanged { .. } => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", detail)
-            }
-            Refusal::NotExact { .. } => {
-                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No refund possible", detail) }
             }
             Refusal::Held { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No charge possible", detail) }
@@ -107,8 +104,8 @@ impl Problem {
             Refusal::NoHeavyKeys { .. } => {
                 Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No heavy keys", detail) }
             }
-            Refusal::InStore { .. } | Refusal::OverrideInStore { .. } => {
-                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "Kept in the store", detail) }
+            Refusal::InStore { .. } => {
+                Self { pointer: at("key"), ..Self::new(StatusCode::CONFLICT, "Kept in the store", detail) }
             }
             Refusal::DeniedByRules { .. } => {
                 Self { pointer: at("key"), ..Self::new(StatusCode::CONFLICT, "Denied by the rules", detail) }

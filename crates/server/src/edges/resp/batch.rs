@@ -27,7 +27,7 @@ use tidegate_core::Decision;
 
 use super::{
     Protocol,
-    limiting::{write_cell, write_decision},
+    limiting::{write_cell, write_decision, write_done},
     question::{Question, Reply},
     reply::Replies,
     session::Session,
@@ -123,7 +123,13 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
         (Reply::Limit(Ok(decision)) | Reply::Throttle(Ok(decision)), _) => {
             write_cell(&mut replies, decision);
         }
-        (Reply::Limit(Err(refusal)), _) => replies.error(&format!("ERR {refusal}")),
+        (Reply::Operate(Ok(done)), Question::Operate { operation, .. }) => {
+            write_done(&mut replies, operation, *done);
+        }
+        (Reply::Operate(Ok(_)), _) => replies.ok(),
+        (Reply::Limit(Err(refusal)) | Reply::Operate(Err(refusal)), _) => {
+            replies.error(&format!("ERR {refusal}"));
+        }
         (Reply::Throttle(Err(error)), _) => replies.error(&error.to_string()),
     }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     decide::{
-        service::{Act, Refusal, Resolved, reset_after, resolve},
+        service::{Act, Operation, Refusal, Resolved, reset_after, resolve},
         throttle::{self, ThrottleQuota},
     },
     listen::access::Role,
@@ -146,36 +146,43 @@ pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
 
 pub(super) fn block(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let Ok(span) = milliseconds(context, args.get(2)) else { return Flow::Continue };
-    match context.shared.service.block(args[0], Some(args[1]), span) {
-        Ok(()) => context.replies().ok(),
-        Err(refusal) => return refuse(context, "block", &refusal),
-    }
-    Flow::Continue
+    operate(context, "block", args, Operation::Block(span))
 }
 
 pub(super) fn unblock(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    match context.shared.service.unblock(args[0], Some(args[1])) {
-        Ok(was_blocked) => context.replies().integer(i64::from(was_blocked)),
-        Err(refusal) => return refuse(context, "unblock", &refusal),
+    operate(context, "unblock", args, Operation::Unblock)
+}
+
+pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+    let quota = String::from_utf8_lossy(args[2]);
+    if quota.eq_ignore_ascii_case("end") && args.len() == 3 {
+        return operate(context, "override", args, Operation::EndOverride);
+    }
+    let Ok(span) = milliseconds(context, args.get(3)) else { return Flow::Continue };
+    operate(context, "override", args, Operation::Override(quota.into_owned(), span))
+}
+
+/// Makes an operator's change about the key in the second argument.
+fn operate(context: &mut Context<'_>, name: &str, args: &[&[u8]], operation: Operation) -> Flow {
+    match context.shared.service.operate_in_memory(args[0], Some(args[1]), &operation) {
+        Some(Ok(done)) => write_done(&mut context.replies(), &operation, done),
+        Some(Err(refusal)) => return refuse(context, name, &refusal),
+        None => match resolve(context.limits, args[0], Some(args[1])) {
+            Ok(Resolved { limit, key }) => {
+                context.ask(Question::Operate { limit: Arc::clone(limit), key: key.into(), operation });
+            }
+            Err(refusal) => return refuse(context, name, &refusal),
+        },
     }
     Flow::Continue
 }
 
-pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let (limit, key, quota) = (args[0], Some(args[1]), String::from_utf8_lossy(args[2]));
-    if quota.eq_ignore_ascii_case("end") && args.len() == 3 {
-        match context.shared.service.end_override(limit, key) {
-            Ok(ended) => context.replies().integer(i64::from(ended)),
-            Err(refusal) => return refuse(context, "override", &refusal),
-        }
-        return Flow::Continue;
+/// The reply to an operation: whether there was something to end, or OK.
+pub(super) fn write_done(replies: &mut Replies<'_>, operation: &Operation, done: bool) {
+    match operation {
+        Operation::Unblock | Operation::EndOverride => replies.integer(i64::from(done)),
+        _ => replies.ok(),
     }
-    let Ok(span) = milliseconds(context, args.get(3)) else { return Flow::Continue };
-    match context.shared.service.override_key(limit, key, &quota, span) {
-        Ok(()) => context.replies().ok(),
-        Err(refusal) => return refuse(context, "override", &refusal),
-    }
-    Flow::Continue
 }
 
 /// For how long, where that is said; an error was answered.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_core::Decision;
 
 use crate::decide::{
-    limits::Limit,
+    limits::{Limit, Operation},
     service::{Act, Refusal, Service},
     throttle::{ThrottleError, ThrottleQuota},
 };
@@ -15,6 +15,8 @@ use crate::decide::{
 pub(crate) enum Question {
     /// About one of a limit's keys.
     Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, act: Act },
+    /// A change that an operator makes about one of a limit's keys.
+    Operate { limit: Arc<Limit>, key: Box<[u8]>, operation: Operation },
     /// About a bucket that the request describes.
     Throttle { key: Box<[u8]>, quota: ThrottleQuota, quantity: i64 },
 }
@@ -23,6 +25,7 @@ pub(crate) enum Question {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Limit(Result<Decision, Refusal>),
+    Operate(Result<bool, Refusal>),
     Throttle(Result<Decision, ThrottleError>),
 }
 
@@ -30,7 +33,9 @@ impl Question {
     /// Identifies the state that a question is about. Questions about the same state must stay in order.
     pub fn is_about(&self) -> (usize, &[u8]) {
         match self {
-            Self::Limit { limit, key, .. } => (Arc::as_ptr(limit) as usize, key),
+            Self::Limit { limit, key, .. } | Self::Operate { limit, key, .. } => {
+                (Arc::as_ptr(limit) as usize, key)
+            }
             Self::Throttle { key, .. } => (0, key),
         }
     }
@@ -68,6 +73,10 @@ impl Question {
         match self {
             Self::Limit { limit, key, cost, act } => {
                 Reply::Limit(limit.decide(*act, key, *cost, service.now()).await)
+            }
+            Self::Operate { limit, key, operation } => {
+                let asked = service.operate(limit.spec().name.as_bytes(), Some(key), operation);
+                Reply::Operate(Box::pin(asked).await)
             }
             Self::Throttle { key, quota, quantity } => {
                 let asked = service.throttle_in_store(key, *quota, *quantity, service.now());

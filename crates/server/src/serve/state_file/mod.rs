@@ -105,7 +105,10 @@ mod tests {
             // Another key may have evicted this one, so either decision is fine.
             let _ = decide(&service, ask, Act::Take);
         }
-        service.block(b"a", Some(b"x"), None).unwrap();
+        service
+            .operate_in_memory(b"a", Some(b"x"), &crate::decide::limits::Operation::Block(None))
+            .unwrap()
+            .unwrap();
         let quota = ThrottleQuota { max_burst: 1, count: 1, period: 60 };
         let _ = service.throttle().acquire(b"k", quota, 1, NOW).unwrap();
         let path = std::env::temp_dir().join(format!("tidegate-state-{}-{name}", std::process::id()));

@@ -52,7 +52,8 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         out.u32(1)?;
         out.bare(NODES, shared.store().nodes().into())?;
     } else {
-        let overrides: Vec<_> = limits.limits().iter().map(|limit| limit.runtime_overrides()).collect();
+        let overrides: Vec<_> =
+            limits.limits().iter().map(|limit| limit.runtime_overrides(usize::MAX).1).collect();
         let more: usize = overrides.iter().map(Vec::len).sum();
         let reservations = service.reservations().texts();
         out.u32((limits.limits().len() + 1 + more + reservations.len()) as u32)?;

@@ -1,0 +1,305 @@
+//! Orders of operators about single keys: blocks, own quotas, resets and refunds. They are kept in the store and followed
+//! by every node, in every mode.
+//!
+//! Each order has a version, which grows. A node asks for the orders since the newest version that it knows, several times a second,
+//! so a change costs each node one order, however many there are. A node starts from the beginning if the store has other orders
+//! than those that it knows (it was emptied), or has forgotten an end that the node has not seen.
+
+mod kept;
+
+use std::{
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::Value;
+use tidegate_core::{Clock, Nanos};
+use tokio::sync::Mutex;
+
+use kept::Kept;
+pub use kept::{GivenOrder, LimitOrders};
+
+use crate::{
+    Deadline, StoreError, batch::Batcher, connection::beside, health::Monitor, limit::Sweeper, script::Script,
+};
+
+/// The time between two looks for new orders. With a round trip, an order is in force everywhere within a second.
+const EVERY: Duration = Duration::from_millis(400);
+/// The same after the store refused a look.
+const REFUSED: Duration = Duration::from_mins(1);
+/// How long one look, or giving an order, may take.
+const TIME: Duration = Duration::from_secs(2);
+/// How many orders one call brings at most. Other calls wait while Redis executes it.
+const PAGE: usize = 500;
+/// The largest number of orders in a store.
+const MOST: u32 = 2_000_000;
+/// How long a reset or a refund stays, for nodes that do not reach the store for a moment.
+const MOMENT: Duration = Duration::from_mins(1);
+
+/// Orders that stay in force until their time has come or they are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Order<'a> {
+    /// The key is denied.
+    Block,
+    /// The key has its own quota: the text means what the nodes that share the limit agree on, and is not empty.
+    Override(&'a str),
+}
+
+/// A kind of [`Order`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OrderKind {
+    /// [`Order::Block`].
+    Block,
+    /// [`Order::Override`].
+    Override,
+}
+
+/// A kind of order in the store, by its letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Lasting(OrderKind),
+    /// The key's use was forgotten: nodes drop what they hold.
+    Reset,
+    /// Units were refunded: nodes give back what they hold, and ask the store again.
+    Refund,
+}
+
+impl Kind {
+    const ALL: [Self; 4] =
+        [Self::Lasting(OrderKind::Block), Self::Lasting(OrderKind::Override), Self::Reset, Self::Refund];
+
+    const fn letter(self) -> u8 {
+        match self {
+            Self::Lasting(OrderKind::Block) => b'b',
+            Self::Lasting(OrderKind::Override) => b'o',
+            Self::Reset => b'r',
+            Self::Refund => b'g',
+        }
+    }
+
+    /// The order's field in the hash. A limit's name has no zero byte.
+    fn field(self, limit: &str, key: &[u8]) -> Vec<u8> {
+        [&[self.letter()], limit.as_bytes(), &[0], key].concat()
+    }
+
+    fn parse(field: &[u8]) -> Option<(Self, &str, &[u8])> {
+        let (&letter, rest) = field.split_first()?;
+        let kind = Self::ALL.into_iter().find(|kind| kind.letter() == letter)?;
+        let end = rest.iter().position(|&byte| byte == 0)?;
+        Some((kind, std::str::from_utf8(&rest[..end]).ok()?, &rest[end + 1..]))
+    }
+}
+
+/// The orders in a store, as this node knows them.
+pub struct Orders {
+    kept: Kept,
+    cursor: Mutex<Cursor>,
+    keys: OnceLock<[Vec<u8>; 3]>,
+    give: Script,
+    follow: Script,
+    follows: AtomicBool,
+}
+
+/// How far this node has followed.
+#[derive(Default)]
+struct Cursor {
+    /// When the orders in the store were made.
+    made: u64,
+    version: u64,
+    /// Grows when the node starts from the beginning.
+    round: u64,
+    is_complete: bool,
+}
+
+/// Some orders in the reply to a look.
+struct Page {
+    now: u64,
+    made: u64,
+    newest: u64,
+    forgotten: u64,
+    changes: Vec<Change>,
+}
+
+struct Change {
+    field: Vec<u8>,
+    version: u64,
+    /// Microseconds; 0 for never.
+    ends: u64,
+    /// Empty if the order was ended.
+    text: String,
+}
+
+impl Default for Orders {
+    fn default() -> Self {
+        Self {
+            kept: Kept::default(),
+            cursor: Mutex::default(),
+            keys: OnceLock::new(),
+            give: Script::new(include_str!("give.lua").into()),
+            follow: Script::new(include_str!("follow.lua").into()),
+            follows: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Orders {
+    /// Follows the orders for as long as the store exists.
+    pub fn keep_up(self: &Arc<Self>, batcher: &Arc<Batcher>, sweeper: &Sweeper) {
+        if self.follows.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (orders, weak, sweeper) = (Arc::clone(self), Arc::downgrade(batcher), sweeper.clone());
+        batcher.monitor.runner.connector.runtime().spawn(async move {
+            while let Some(pause) = orders.look(&weak, &sweeper).await {
+                tokio::time::sleep(pause).await;
+            }
+        });
+    }
+
+    /// Looks for new orders, and returns when to look again.
+    async fn look(&self, weak: &Weak<Batcher>, sweeper: &Sweeper) -> Option<Duration> {
+        let batcher = weak.upgrade()?;
+        match self.catch_up(&batcher, sweeper).await {
+            Err(error @ (StoreError::Forbidden(_) | StoreError::Script(_) | StoreError::NotPermitted(_))) => {
+                tracing::warn!(%error, "blocks, overrides and resets in the shared store are not in force here");
+                Some(REFUSED)
+            }
+            // The store's health shows any other error.
+            Ok(()) | Err(_) => Some(EVERY),
+        }
+    }
+
+    /// The orders about a limit's keys that this node knows.
+    pub fn of(&self, limit: &str) -> Arc<LimitOrders> {
+        self.kept.of(limit)
+    }
+
+    /// Gives an order, or ends it if the text is empty. Returns whether it was in force before.
+    pub async fn give(
+        &self,
+        batcher: &Arc<Batcher>,
+        sweeper: &Sweeper,
+        (kind, limit, key): (Kind, &str, &[u8]),
+        text: &str,
+        span: Option<Duration>,
+    ) -> Result<bool, StoreError> {
+        let span = span.map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX >> 12).max(1));
+        let arguments = [
+            kind.field(limit, key),
+            text.as_bytes().to_vec(),
+            span.min(u64::MAX >> 12).to_string().into_bytes(),
+            MOST.to_string().into_bytes(),
+        ];
+        let was = match self.run(&batcher.monitor, &self.give, 3, &arguments).await? {
+            Value::Int(-1) => return Err(StoreError::TooManyOrders),
+            Value::Int(was) => was == 1,
+            _ => return Err(StoreError::BadReply),
+        };
+        // This node follows at once. If that fails, it follows with the others.
+        let _ = self.catch_up(batcher, sweeper).await;
+        Ok(was)
+    }
+
+    /// Has the other nodes see that a key was reset or refunded.
+    pub async fn announce(
+        &self,
+        batcher: &Arc<Batcher>,
+        sweeper: &Sweeper,
+        change: (Kind, &str, &[u8]),
+    ) -> Result<(), StoreError> {
+        self.give(batcher, sweeper, change, "1", Some(MOMENT)).await.map(drop)
+    }
+
+    /// Asks for the orders that this node does not know yet, and follows them.
+    pub async fn catch_up(&self, batcher: &Arc<Batcher>, sweeper: &Sweeper) -> Result<(), StoreError> {
+        let mut cursor = self.cursor.lock().await;
+        loop {
+            let sent = batcher.monitor.clock.now();
+            let arguments = [cursor.version.to_string().into_bytes(), PAGE.to_string().into_bytes()];
+            let reply = self.run(&batcher.monitor, &self.follow, 2, &arguments).await?;
+            let page = parse(reply).ok_or(StoreError::BadReply)?;
+            let received = batcher.monitor.clock.now();
+            self.kept.time.set(Nanos::from_micros(page.now), sent.get().midpoint(received.get()));
+            if cursor.must_start_again(&page) {
+                *cursor = Cursor { made: page.made, round: cursor.round + 1, ..Cursor::default() };
+                continue;
+            }
+            let is_last = page.changes.len() < PAGE;
+            for change in page.changes {
+                cursor.version = cursor.version.max(change.version);
+                self.apply(&change, cursor.round, batcher, sweeper);
+            }
+            if is_last {
+                cursor.version = page.newest;
+                if !cursor.is_complete {
+                    self.kept.keep_only(cursor.round);
+                    cursor.is_complete = true;
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    fn apply(&self, change: &Change, round: u64, batcher: &Arc<Batcher>, sweeper: &Sweeper) {
+        let Some((kind, limit, key)) = Kind::parse(&change.field) else {
+            // A later version has other kinds of orders.
+            return;
+        };
+        match kind {
+            Kind::Lasting(kind) => self.kept.set(kind, limit, key, (&change.text, change.ends), round),
+            Kind::Reset | Kind::Refund => {
+                let prefix = batcher.monitor.runner.connector.prefix();
+                sweeper.forget(batcher, format!("{prefix}:{limit}:").as_bytes(), key, kind == Kind::Refund);
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        monitor: &Monitor,
+        script: &Script,
+        keys: usize,
+        arguments: &[Vec<u8>],
+    ) -> Result<Value, StoreError> {
+        let all = self.keys.get_or_init(|| {
+            let first = format!("{}:orders", monitor.runner.connector.prefix());
+            let other = |name| beside(first.as_bytes(), &format!("{first}:"), name);
+            [first.clone().into_bytes(), other("versions"), other("ends")]
+        });
+        if monitor.is_down(monitor.shard_of(&all[0])) {
+            return Err(StoreError::Down);
+        }
+        Deadline::after(TIME).bound(monitor.runner.run(script, &all[..keys], arguments, true)).await.flatten()
+    }
+}
+
+impl Cursor {
+    /// Whether the store has other orders than those that this node knows, or has forgotten an end that it has not seen.
+    fn must_start_again(&self, page: &Page) -> bool {
+        let is_another = page.made != self.made || page.newest < self.version;
+        is_another || self.is_complete && page.forgotten > self.version
+    }
+}
+
+fn parse(reply: Value) -> Option<Page> {
+    let Value::Array(parts) = reply else { return None };
+    let mut parts = parts.into_iter().map(|part| match part {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    });
+    let mut number = || std::str::from_utf8(&parts.next()??).ok()?.parse::<u64>().ok();
+    let (now, made, newest, forgotten) = (number()?, number()?, number()?, number()?);
+    let mut changes = Vec::new();
+    while let Some(field) = parts.next() {
+        let value = String::from_utf8(parts.next()??).ok()?;
+        let mut words = value.splitn(3, ' ');
+        let (version, ends) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        changes.push(Change { field: field?, version, ends, text: words.next()?.to_owned() });
+    }
+    Some(Page { now, made, newest, forgotten, changes })
+}
