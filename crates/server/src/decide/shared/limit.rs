@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tidegate_core::{Algorithm as _, Decision, Nanos};
+use tidegate_core::{Algorithm as _, Decision, Nanos, Standing};
 use tidegate_redis::{
     Deadline, LimitError, LimitOrders, Mode, Order, OrderKind, SharedDecision, SharedLimit, Store,
     StoreError, Timeout,
@@ -96,9 +96,10 @@ impl StoreLimit {
     /// The denial of a key that an operator has blocked at any server.
     pub(crate) fn block_of(&self, key: &[u8]) -> Option<Decision> {
         let (left, limit) = (self.orders.blocked_for(key)?, self.general.policy().limit());
+        let standing = |reset_after| Standing { limit, room: 0, unit: 1, reset_after };
         Some(match left.get() {
-            _ if left == Nanos::MAX => Decision::deny_for_good(limit, 0, 1, u64::MAX),
-            left => Decision::deny(limit, left.max(1), 0, 1, left.max(1)),
+            _ if left == Nanos::MAX => Decision::deny_for_good(standing(u64::MAX)),
+            left => Decision::deny(standing(left.max(1)), left.max(1)),
         })
     }
 
