@@ -19,7 +19,7 @@ struct Shared {
 fn limits() -> [Shared; 4] {
     let quota = |text: &str| -> Quota { text.parse().expect("the quota is well formed") };
     let burst =
-        TokenBucket::new(quota("50/1s")).and_then(|bucket| bucket.burst(500)).expect("it fills in 10 s");
+        TokenBucket::new(quota("50/1s")).burst(500).expect("it fills in 10 s");
     [
         Shared { policy: Policy::sliding_window(quota("300/2s")), rate: 150.0, called: "window 300/2s" },
         Shared { policy: Policy::token_bucket(quota("300/2s")), rate: 150.0, called: "bucket 300/2s" },

@@ -27,7 +27,7 @@ fn policies() -> impl Strategy<Value = Policy> {
             4 => sliding.into(),
             5 => sliding.balanced().into(),
             6 => Policy::sliding_counter(quota),
-            _ => TokenBucket::new(quota).unwrap().burst(burst).unwrap().into(),
+            _ => TokenBucket::new(quota).burst(burst).unwrap().into(),
         }
     })
 }
@@ -144,7 +144,7 @@ proptest! {
     #[test]
     fn charges_beyond_a_bucket_become_debt(burst in 1_u32..50, limit in 1_u32..50, charges in prop::collection::vec(1_u32..200, 1..9)) {
         let quota = Quota::new(limit, Duration::from_secs(1)).unwrap();
-        let policy: Policy = TokenBucket::new(quota).unwrap().burst(burst).unwrap().into();
+        let policy: Policy = TokenBucket::new(quota).burst(burst).unwrap().into();
         let mut state = vec![0; policy.words()];
         let all: u32 = charges.iter().sum();
         for units in charges {

@@ -68,8 +68,8 @@ fn policies(limit: u32) -> Vec<Policy> {
         SlidingWindow::new(quota).into(),
         SlidingWindow::new(quota).slots(3).unwrap().into(),
         Policy::sliding_counter(quota),
-        TokenBucket::new(quota).unwrap().into(),
-        TokenBucket::new(quota).unwrap().burst(limit * 2).unwrap().into(),
+        TokenBucket::new(quota).into(),
+        TokenBucket::new(quota).burst(limit * 2).unwrap().into(),
         LeakyBucket::new(quota).into(),
     ]
 }

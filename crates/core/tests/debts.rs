@@ -21,7 +21,7 @@ fn any_policy() -> impl Strategy<Value = (Policy, u64)> {
             3 => SlidingWindow::new(quota).slots(parts).unwrap().into(),
             4 => SlidingWindow::new(quota).slots(parts).unwrap().balanced().into(),
             5 => Policy::sliding_counter(quota),
-            6 => TokenBucket::new(quota).unwrap().burst(limit + parts).unwrap().into(),
+            6 => TokenBucket::new(quota).burst(limit + parts).unwrap().into(),
             7 => LeakyBucket::new(quota).max_wait(wait).unwrap().into(),
             _ => Concurrency::new(limit).hold(quota.window()).unwrap().into(),
         };

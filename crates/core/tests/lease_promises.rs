@@ -35,7 +35,7 @@ fn policies() -> impl Strategy<Value = (Policy, Quota, u64)> {
             4 => (sliding.into(), limit),
             5 => (sliding.balanced().into(), 2 * limit),
             6 => (Policy::sliding_counter(quota), 2 * limit),
-            _ => (TokenBucket::new(quota).unwrap().burst(burst).unwrap().into(), limit + u64::from(burst)),
+            _ => (TokenBucket::new(quota).burst(burst).unwrap().into(), limit + u64::from(burst)),
         };
         (policy, quota, bound)
     })

@@ -101,8 +101,7 @@ fn admitted(policy: Policy, demand: Demand) -> (u64, u64) {
 /// refill: nothing that its refill loses is made up for by a bucket that is full.
 fn policies() -> Vec<(Policy, f64, u64)> {
     let quota = |text: &str| -> Quota { text.parse().unwrap() };
-    let bucket =
-        |text: &str, burst| -> Policy { TokenBucket::new(quota(text)).unwrap().burst(burst).unwrap().into() };
+    let bucket = |text: &str, burst| -> Policy { TokenBucket::new(quota(text)).burst(burst).unwrap().into() };
     vec![
         (bucket("50/1s", 500), 50.0, 13),
         (bucket("50/1s", 50), 50.0, 13),
@@ -147,7 +146,7 @@ fn leased_nodes_admit_97_percent_of_what_one_node_admits_and_90_percent_of_burst
 /// 80 a second at 50 a second with a burst of 500: what was taken ahead and not used took its refill with it.
 #[test]
 fn a_leased_bucket_that_is_partly_used_loses_little_of_its_refill() {
-    let policy = TokenBucket::new("50/1s".parse().unwrap()).unwrap().burst(500).unwrap().into();
+    let policy = TokenBucket::new("50/1s".parse().unwrap()).burst(500).unwrap().into();
     for nodes in [1, 3, 16] {
         for gaps in [Gaps::Equal, Gaps::Random, Gaps::Bursts] {
             let demand = Demand { nodes, rate: 80.0, skewed: false, gaps, seconds: 14 };

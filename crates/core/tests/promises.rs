@@ -124,7 +124,7 @@ fn any_policy() -> impl Strategy<Value = (Policy, Rule, Quota)> {
             4 => (sliding.into(), Rule::Slots { slots: slots.into(), strict: true }),
             5 => (sliding.balanced().into(), Rule::Slots { slots: slots.into(), strict: false }),
             6 => (Policy::sliding_counter(quota), Rule::Counter),
-            7 => (TokenBucket::new(quota).unwrap().burst(burst).unwrap().into(), Rule::Bucket { burst }),
+            7 => (TokenBucket::new(quota).burst(burst).unwrap().into(), Rule::Bucket { burst }),
             _ => {
                 let bucket = LeakyBucket::new(quota).max_wait(Duration::from_nanos(wait)).unwrap();
                 (bucket.into(), Rule::Leaky { max_wait: wait })
@@ -356,7 +356,7 @@ proptest! {
         steps in prop::collection::vec((any::<u64>(), any::<u32>(), any::<bool>()), 1..20)
     ) {
         let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
-        let bucket = TokenBucket::new(quota).unwrap();
+        let bucket = TokenBucket::new(quota);
         let mut policies = vec![
             Policy::fixed_window(quota), FixedWindow::new(quota).first_hit().into(), Policy::sliding_counter(quota),
             Policy::token_bucket(quota), Policy::leaky_bucket(quota), bucket.burst(burst).unwrap_or(bucket).into(),

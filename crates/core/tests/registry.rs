@@ -26,7 +26,7 @@ fn every_option_reaches_the_policy() {
         ("sliding-window:slots=60:mode=balanced 10/1s", window.slots(60).unwrap().balanced().into()),
         ("sliding-window:mode=strict 10/1s", window.into()),
         ("sliding-counter:count-denied 10/1s", Policy::sliding_counter(quota).count_denied()),
-        ("gcra:burst=20 10/1s", TokenBucket::new(quota).unwrap().burst(20).unwrap().into()),
+        ("gcra:burst=20 10/1s", TokenBucket::new(quota).burst(20).unwrap().into()),
         ("leaky-bucket:max_wait=500ms 10/1s", LeakyBucket::new(quota).max_wait(wait).unwrap().into()),
         ("concurrency 10", Policy::concurrency(10)),
         ("concurrency:hold=500ms 10", Concurrency::new(10).hold(wait).unwrap().into()),
@@ -118,7 +118,7 @@ proptest! {
         let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
         let span = Duration::from_nanos(span);
         let sliding = SlidingWindow::new(quota);
-        let bucket = TokenBucket::new(quota).unwrap();
+        let bucket = TokenBucket::new(quota);
         let leaky = LeakyBucket::new(quota);
         let log = SlidingLog::new(quota).unwrap();
         let mut policies: Vec<Policy> = vec![

@@ -99,7 +99,7 @@ fn strict_slots_hold_the_limit_where_balanced_slots_admit_twice_as_much() {
 
 #[test]
 fn a_token_bucket_admits_the_burst_and_then_the_rate() {
-    let mut bucket = One::new(TokenBucket::new(quota("10/1s")).unwrap().burst(3).unwrap());
+    let mut bucket = One::new(TokenBucket::new(quota("10/1s")).burst(3).unwrap());
     assert_eq!(bucket.all(&[0, 0, 0, 0, 99, 100, 100]), [true, true, true, false, false, true, false]);
 }
 

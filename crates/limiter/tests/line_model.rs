@@ -92,7 +92,7 @@ fn run_all(callers: &mut Vec<Caller<'_>>) {
 }
 
 fn policy(per_second: u32) -> Policy {
-    let bucket = tidegate_limiter::algorithm::TokenBucket::new(Quota::per_second(per_second)).unwrap();
+    let bucket = tidegate_limiter::algorithm::TokenBucket::new(Quota::per_second(per_second));
     bucket.burst(1).unwrap().into()
 }
 

@@ -49,7 +49,7 @@ impl Server {
         server
     }
 
-    /// Sets the server's clock to the system's time and this many seconds.
+    /// Sets the server's clock to the system's time and `seconds`.
     ///
     /// # Panics
     /// When the server's directory does not take a file.

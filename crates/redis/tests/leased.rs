@@ -142,7 +142,7 @@ async fn a_bucket_that_refills_admits_what_it_holds_and_what_flows_in() {
         let part = |at: usize| time[at].text().parse::<f64>().expect("it is a number");
         part(0) + part(1) / 1e6
     };
-    let bucket = TokenBucket::new(quota("1000/1s")).and_then(|bucket| bucket.burst(5_000));
+    let bucket = TokenBucket::new(quota("1000/1s")).burst(5_000);
     let policy = Policy::from(bucket.expect("the burst fits"));
     let begun = seconds();
     let nodes: Vec<_> = (0..3).map(|_| leased(&store(&server), policy)).collect();

@@ -189,9 +189,9 @@ mod tests {
             assert_eq!(told(policy), "\"x\";q=100;w=60", "{policy:?}");
         }
         assert_eq!(told(Policy::fixed_window(quota("3/500ms"))), "\"x\";q=3");
-        let bucket = TokenBucket::new(whole).and_then(|bucket| bucket.burst(10)).expect("the burst is small");
+        let bucket = TokenBucket::new(whole).burst(10).expect("the burst is small");
         assert_eq!(told(bucket.into()), "\"x\";q=10;w=6");
-        let third = TokenBucket::new(quota("3/1s")).and_then(|bucket| bucket.burst(1)).expect("it is small");
+        let third = TokenBucket::new(quota("3/1s")).burst(1).expect("it is small");
         assert_eq!(told(third.into()), "\"x\";q=1");
         assert_eq!(told(Concurrency::new(5).into()), "\"x\";q=5;qu=\"concurrent-requests\"");
     }

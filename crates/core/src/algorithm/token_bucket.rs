@@ -17,7 +17,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     options: &[Known::new("burst", Wants::Count { least: 0 })],
     limits_rate: true,
     build: |spec, amount| {
-        let bucket = TokenBucket::new(amount.quota()?)?;
+        let bucket = TokenBucket::new(amount.quota()?);
         Ok(spec.count("burst").map_or(Ok(bucket), |burst| bucket.burst(burst))?.into())
     },
 };
@@ -45,10 +45,11 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// A bucket with a capacity of `quota.limit()` tokens.
     ///
-    /// # Errors
-    /// Never for a quota's own limit; see [`burst`](Self::burst).
-    pub fn new(quota: Quota) -> Result<Self, PolicyError> {
-        Self::with(Gcra::new(quota), quota.limit())
+    /// # Panics
+    /// Never: a quota's window is at most 366 days, and a bucket may take 73 years to fill.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        Self::with(Gcra::new(quota), quota.limit()).expect("a window of at most 366 days fills in 366 days")
     }
 
     /// The same rate with a bucket of `burst` tokens. A burst of 0 denies everything.

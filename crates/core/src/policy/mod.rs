@@ -112,12 +112,9 @@ impl Policy {
     }
 
     /// [`TokenBucket`] whose capacity is the quota's limit.
-    ///
-    /// # Panics
-    /// Never: a quota's window is at most 366 days, and a bucket may take 73 years to fill.
     #[must_use]
     pub fn token_bucket(quota: Quota) -> Self {
-        TokenBucket::new(quota).expect("a window of at most 366 days fills in 366 days").into()
+        TokenBucket::new(quota).into()
     }
 
     /// [`LeakyBucket`] that delays up to the quota's window.

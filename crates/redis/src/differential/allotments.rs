@@ -186,7 +186,7 @@ fn the_sliding_counter_script_serves_nodes_as_the_terms_do() {
 
 #[test]
 fn the_token_bucket_script_serves_nodes_as_the_terms_do() {
-    let of = |text| TokenBucket::new(quota(text)).expect("a quota's own limit fits");
+    let of = |text| TokenBucket::new(quota(text));
     let burst = |bucket: TokenBucket, burst| bucket.burst(burst).expect("the burst fits");
     let every = |nanos, burst| TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits");
     let buckets = || {

@@ -132,7 +132,7 @@ fn the_sliding_counter_script_charges_as_the_algorithm_does() {
 
 #[test]
 fn the_bucket_scripts_charge_as_the_algorithms_do() {
-    let of = |text| TokenBucket::new(quota(text)).expect("a quota's own limit fits");
+    let of = |text| TokenBucket::new(quota(text));
     hold_to(
         vec![
             of("5/1s").into(),

@@ -119,13 +119,13 @@ fn windows_from_the_future_count_from_now_on() {
 
 #[test]
 fn buckets_from_the_future_are_full() {
-    let of = |text| TokenBucket::new(quota(text)).expect("a quota's own limit fits");
+    let of = |text| TokenBucket::new(quota(text));
     let wait = LeakyBucket::new(quota("100/1m")).max_wait(Duration::from_secs(2)).expect("the wait is short");
     hold_to(vec![of("5/1s").into(), of("7/1s").into(), of("100/1m").burst(300).expect("it fits").into()], 64);
     hold_to(vec![LeakyBucket::new(quota("5/1s")).into(), wait.into()], 65);
 }
 
-/// What a log admitted, each with its time; times from the future count from now on.
+/// A log's admissions with their times; times from the future count from now on.
 #[test]
 fn log_entries_from_the_future_count_from_now_on() {
     for (at, (limit, seed)) in [(5, 66), (128, 67), (200, 68)].into_iter().enumerate() {

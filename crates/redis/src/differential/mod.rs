@@ -275,7 +275,7 @@ fn the_sliding_counter_script_decides_as_the_algorithm_does() {
 
 #[test]
 fn the_token_bucket_script_decides_as_the_algorithm_does() {
-    let of = |text| TokenBucket::new(quota(text)).expect("a quota's own limit fits");
+    let of = |text| TokenBucket::new(quota(text));
     let burst = |bucket: TokenBucket, burst| bucket.burst(burst).expect("the burst fits").into();
     let every =
         |nanos, burst| TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits").into();

@@ -89,7 +89,7 @@ fn the_sliding_counter_script_gives_back_as_the_algorithm_does() {
 
 #[test]
 fn the_bucket_scripts_give_back_as_the_algorithms_do() {
-    let of = |text| TokenBucket::new(quota(text)).expect("a quota's own limit fits");
+    let of = |text| TokenBucket::new(quota(text));
     let every = |nanos, burst| TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits");
     hold_to(
         vec![

@@ -120,7 +120,7 @@ impl Lines {
     }
 }
 
-/// Whether the store's clock is this many milliseconds ahead of this node's, or behind, too much.
+/// Whether the store's clock is too far ahead of this node's, or too far behind.
 fn is_apart(ahead_ms: i64) -> bool {
     Nanos::from_millis(ahead_ms.unsigned_abs()) > APART
 }

@@ -2,7 +2,7 @@
 //!
 //! If the clock steps forward and back again, values that were written in between would deny until the clock gets there. Every
 //! reply has the server's time, so this node knows the latest time that the clock has shown. Heartbeats compare that with the
-//! time, and write it into the store for the other nodes. Until the clock has caught up,
+//! time, share it with the other nodes through the store, and keep it there for nodes that start later. Until the clock has caught up,
 //! the scripts move values from its future to now (see [`Script::after_step`](crate::script::Script::after_step)).
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub const STEP: Nanos = Nanos::from_secs(1);
 /// The largest difference between the store's clock and this node's that is not reported.
 pub const APART: Nanos = Nanos::from_secs(1);
 
-/// The state of one server's clock, as this node knows it.
+/// The latest time of one server's clock, and its steps back.
 #[derive(Debug)]
 pub struct StoreClock {
     // Relaxed throughout: they guard no other memory, and a caller that sees a change late is like one that came earlier.

@@ -26,7 +26,7 @@ impl Strangers {
     /// If the system does not provide the 1 MiB for the addresses.
     pub fn new(listener: &'static str) -> Self {
         let policy: Policy = TokenBucket::new(Quota::per_minute(PER_MINUTE))
-            .and_then(|bucket| bucket.burst(BURST))
+            .burst(BURST)
             .expect("a burst of two minutes fits")
             .into();
         let failures = KeyedLimiter::builder(policy).max_keys(ADDRESSES).build();

@@ -36,7 +36,7 @@ pub struct LimitSpec {
     pub max_keys: Option<usize>,
     /// The decision on new keys if only evicting an exhausted key could make room.
     pub when_full: WhenFull,
-    /// What becomes of an estimate whose reservation expires.
+    /// The treatment of an estimate whose reservation expires.
     pub on_expiry: OnExpiry,
     /// Keys with a different policy.
     pub overrides: BTreeMap<String, PolicySpec>,
@@ -48,7 +48,7 @@ pub struct LimitSpec {
     pub traffic: TrafficSpec,
 }
 
-/// What becomes of an estimate whose reservation expires before it is settled. Permits in flight are always released.
+/// The treatment of an estimate whose reservation expires before it is settled. Permits in flight are always released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExpiry {
     /// The estimate stays charged: the work may have been done.
