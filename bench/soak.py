@@ -32,7 +32,7 @@ import time
 
 RULES = """limits:
   - {{name: shared, limit: {limit}/1s, algorithm: token-bucket, on_error: open}}
-  - {{name: leased, limit: {limit}/1s, algorithm: token-bucket, mode: leased}}
+  - {{name: leased, limit: {limit}/1s, algorithm: token-bucket, sharing: leased}}
   - {{name: window, limit: {limit}/10s, algorithm: sliding-counter}}
 """
 WRONG_RULES = "limits:\n  - {name: shared, limit: many}\n"
@@ -237,7 +237,7 @@ class Soak:
                 except OSError:
                     time.sleep(0.05)
             else:
-                sys.exit(f"the server does not listen: see {directory}/log")
+                sys.exit("the server does not listen:\n" + open(f"{directory}/log").read())
 
     def write(self, name, text):
         with open(f"{self.directory}/{name}.next", "w") as file:
@@ -294,7 +294,7 @@ class Soak:
         try:
             stream = connect(self.ports[random.choice(["http", "grpc"])])
             stream.sendall(PREFACE + h2_frame(4, 0, 0, b""))
-            for _ in range(100):
+            for _ in range(2000):
                 stream.sendall(h2_frame(6, 0, 0, b"12345678") * 100)
         except OSError:
             self.events["floods ended"] += 1

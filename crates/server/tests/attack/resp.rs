@@ -182,3 +182,15 @@ fn every_answered_command_is_in_the_histogram_once() {
     assert_eq!(server.metric("tidegate_resp_command_seconds_count"), 51);
     assert_eq!(server.metric(r#"tidegate_resp_command_seconds_bucket{le="+Inf"}"#), 51);
 }
+
+#[test]
+fn a_connection_without_a_command_ends_after_an_hour() {
+    let server = Running::with_rules("attack-resp-hour", RULES);
+    let [mut idle, mut busy] = [Resp::connect(server.resp), Resp::connect(server.resp)];
+    assert_eq!([idle.ask("PING"), busy.ask("PING")], ["PONG", "PONG"]);
+    server.advance(Duration::from_mins(50));
+    assert_eq!(busy.ask("PING"), "PONG");
+    server.advance(Duration::from_mins(11));
+    assert!(idle.ends());
+    assert_eq!(busy.ask("PING"), "PONG");
+}

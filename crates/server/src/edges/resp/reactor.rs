@@ -256,8 +256,11 @@ impl Reactor {
             if !self.held.is_empty() {
                 self.release(now);
             }
-            for _ in 0..self.control.closing.swap(0, Ordering::Relaxed) {
-                self.evict();
+            // Read first: a swap in each turn would cost more.
+            if self.control.closing.load(Ordering::Relaxed) > 0 {
+                for _ in 0..self.control.closing.swap(0, Ordering::Relaxed) {
+                    self.evict();
+                }
             }
             if now >= next_tick {
                 next_tick = now.saturating_add(TICK.into());

@@ -55,7 +55,9 @@ impl ControlFrames {
             }
         });
         InspectWriter::new(read, move |bytes: &[u8]| {
-            writes.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            // No other task writes.
+            let sent = writes.sent.load(Ordering::Relaxed) + bytes.len() as u64;
+            writes.sent.store(sent, Ordering::Relaxed);
         })
     }
 
