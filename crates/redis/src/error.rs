@@ -46,6 +46,11 @@ pub enum StoreError {
     /// The key holds a string that is not a state of this limit.
     #[error("the limit's key holds another value, from another program; choose another prefix or name")]
     NotOurs,
+    /// The key holds a value that a later version of Tidegate wrote in another format.
+    #[error(
+        "the limit's key holds a value in version {0} of Tidegate's format, and this program knows version 1; upgrade it, or choose another prefix"
+    )]
+    LaterVersion(u8),
     /// The server rejects the credentials, or its user may not run scripts at all.
     #[error("the store refuses access: {0}")]
     NotPermitted(Arc<str>),
@@ -82,7 +87,7 @@ pub enum StoreError {
 /// The kinds of [`StoreError`], for counters.
 impl StoreError {
     /// All names that [`name`](Self::name) can return.
-    pub const NAMES: [&'static str; 21] = [
+    pub const NAMES: [&'static str; 22] = [
         "refused",
         "lost",
         "timed-out",
@@ -104,6 +109,7 @@ impl StoreError {
         "one-key",
         "script",
         "held",
+        "later-version",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -129,6 +135,7 @@ impl StoreError {
             Self::OneKey => 18,
             Self::Script(_) => 19,
             Self::Held => 20,
+            Self::LaterVersion(_) => 21,
         }
     }
 
@@ -145,6 +152,7 @@ impl StoreError {
             self,
             Self::WrongType
                 | Self::NotOurs
+                | Self::LaterVersion(_)
                 | Self::CrossSlot
                 | Self::OneKey
                 | Self::TooManyOrders

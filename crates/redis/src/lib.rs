@@ -72,7 +72,7 @@
 //! read-only replica, memory full) opens a breaker at once. Any other failure triggers a heartbeat, a small write. The breaker
 //! opens if the heartbeat is refused, or gets no reply three times in a row. While the breaker is open, the limit's
 //! [`OnError`] makes every decision immediately, and no caller waits. One task continues to send heartbeats, with randomized
-//! pauses that grow from 25 ms to 2 s, and the first success closes the breaker. The time limit of a heartbeat follows the
+//! pauses that grow from 25 ms to 400 ms, and the first success closes the breaker. The time limit of a heartbeat follows the
 //! measured distance (three round trips and 20 ms, at least 50 ms, at most 1 s) and doubles with each that gets no reply. The limits'
 //! deadlines have no part in it: a limit whose deadline is shorter than a round trip fails alone. In a cluster, each group of
 //! 128 slots has its own breaker.

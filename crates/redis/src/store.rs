@@ -74,7 +74,8 @@ impl Store {
         if !is_word(prefix) {
             return Err(StoreError::Prefix);
         }
-        let runner = Runner { connector: Connector::new(address, prefix), counters: Arc::default() };
+        let runner =
+            Runner { connector: Arc::new(Connector::new(address, prefix)), counters: Arc::default() };
         let batcher = Batcher::new(Monitor::start(runner, name));
         Ok(Self(Arc::new(Inner {
             batcher,
@@ -199,6 +200,12 @@ impl Store {
         self.batcher().monitor.nodes.at_least(nodes);
     }
 
+    /// Sets the number of [nodes](Self::nodes) that applies until the store has been reached or a number is
+    /// [restored](Self::recall_nodes); without it that is 1, and nodes that start while the store is down each admit whole limits.
+    pub fn assume_nodes(&self, nodes: u32) {
+        self.batcher().monitor.nodes.assume(nodes);
+    }
+
     /// Restores the number of [nodes](Self::nodes) that was counted before this process started.
     pub fn recall_nodes(&self, nodes: u32) {
         self.batcher().monitor.nodes.recall(nodes);
@@ -214,6 +221,12 @@ impl Store {
     #[must_use]
     pub fn address(&self) -> &Address {
         self.batcher().monitor.runner.connector.address()
+    }
+
+    /// Reads the password and the certificates that the address names in files again, and connects anew if they have changed. This
+    /// happens with each connection in any case; call it if they changed while the connection is well.
+    pub fn refresh(&self) {
+        self.batcher().monitor.runner.connector.refresh();
     }
 
     /// Gives back what this node holds of [leased](crate::Mode::Leased) limits, reports unreported use, and waits until that

@@ -286,6 +286,26 @@ async fn a_key_of_another_program_is_reported_and_left_unchanged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_of_a_later_version_is_an_error_that_names_it_and_stays() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let write = "return redis.call('SET', KEYS[1], 'abcdef' .. string.char(255, 3) .. string.rep('x', 29))";
+    for (at, policy) in policies().into_iter().enumerate() {
+        let limit = limit(&store, &format!("l{at}"), policy);
+        let key = String::from_utf8(limit.redis_key("k")).expect("the key is text");
+        server.ask(&["EVAL", write, "1", &key]);
+        let later = Source::Local(StoreError::LaterVersion(3));
+        let told = limit.acquire("k", 1).await;
+        assert_eq!(told.source, later, "{}", policy.name());
+        assert_eq!(limit.peek("k", 1).await.source, later, "{}", policy.name());
+        assert_eq!(limit.refund("k", 1).await, Err(StoreError::LaterVersion(3)), "{}", policy.name());
+        assert_eq!(server.ask(&["STRLEN", &key]).text(), "37");
+    }
+    assert!(StoreError::LaterVersion(3).to_string().contains("version 3"));
+    assert_eq!(store.health(), Health::Up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sliding_log_takes_at_most_sixteen_bytes_an_entry() {
     let server = Server::start(&[]);
     let store = store(&server);

@@ -3,8 +3,14 @@
 use std::{fs, path::Path};
 
 /// The layers from top to bottom. Modules that are not listed (errors, counters and deadlines) belong to none of them.
-const LAYERS: [&[&str]; 6] =
-    [&["ad_hoc", "limit", "store"], &["batch"], &["lease"], &["health"], &["script"], &["connection"]];
+const LAYERS: [&[&str]; 6] = [
+    &["ad_hoc", "limit", "orders", "store"],
+    &["batch"],
+    &["lease"],
+    &["health"],
+    &["script"],
+    &["connection"],
+];
 
 /// The types that the crate root exports, each with its layer.
 const FRONT: [(&str, usize); 15] = [

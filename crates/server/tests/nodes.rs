@@ -91,8 +91,10 @@ fn servers_that_start_while_the_store_is_down_use_their_previous_share() {
     let servers = three(&directory, &address);
     let admitted: Vec<usize> = servers.iter().map(admitted_alone).collect();
     assert_eq!(admitted, [30, 30, 30]);
-    // A server without a file knows of no others.
-    assert_eq!(admitted_alone(&Running::start(options(&directory, &address, None))), 90);
+    // A server without a file knows nothing of the others, and takes a tenth, unless it is told how many there are.
+    let unknown = options(&directory, &address, None);
+    assert_eq!(admitted_alone(&Running::start(unknown.clone())), 9);
+    assert_eq!(admitted_alone(&Running::start(Options { nodes: Some(1), ..unknown })), 90);
     // No server has counted since, so the known number stays.
     for server in servers {
         assert_eq!(server.stop(), Ended::Complete);

@@ -27,7 +27,7 @@ fn denies(server: &Running, limit: &str, key: &str) -> bool {
     acquire(server, limit, key).0 == 429
 }
 
-/// What the rules in force say about a limit.
+/// A limit of the rules in force.
 fn rules(server: &Running, limit: &str) -> Value {
     let told = server.get("/v1/rules").json();
     let limits = told["limits"].as_array().unwrap();

@@ -212,9 +212,9 @@ pub struct Args {
     ///
     /// While the store does not reply, each server enforces its part of a limit with `on_error: local`: the limit divided by
     /// the last counted number of servers, but at least by this number. A server that starts while the store is down has
-    /// counted none, unless --state has kept the number.
-    #[arg(long, value_name = "N", env = "TIDEGATE_NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    nodes: u32,
+    /// counted none: without this option and without --state, which keeps the number, it takes a tenth of each limit.
+    #[arg(long, value_name = "N", env = "TIDEGATE_NODES", value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: Option<u32>,
     /// Name of this server in the list of servers that share the store [default: HOST-PID]
     #[arg(long, value_name = "NAME", env = "TIDEGATE_NAME", requires = "store")]
     name: Option<String>,
@@ -473,6 +473,7 @@ impl Args {
             trace_memory: self.trace_memory,
             store: given(&self.store),
             store_password: given(&self.store_password),
+            store_password_file: self.store_password_file.clone(),
             nodes: self.nodes,
             name: given(&self.name),
             store_prefix: self.store_prefix.clone(),

@@ -89,11 +89,10 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
         Ok(sockets) => options.sockets = sockets,
         Err(error) => return fail(&error.to_string()),
     }
-    if let Some(path) = &args.store_password_file {
-        match std::fs::read_to_string(path) {
-            Ok(text) => options.store_password = Some(text.trim_end_matches(['\r', '\n']).to_owned()),
-            Err(error) => return fail(&format!("--store-password-file {}: {error}", path.display())),
-        }
+    if let Some(path) = &args.store_password_file
+        && let Err(error) = std::fs::read_to_string(path)
+    {
+        return fail(&format!("--store-password-file {}: {error}", path.display()));
     }
     let server = match Server::start(options).await {
         Ok(server) => server,

@@ -1,6 +1,6 @@
 //! The address of a store, as one line of text.
 
-use std::{fmt, fs, str::FromStr, sync::Arc};
+use std::{fmt, fs, io, path::PathBuf, str::FromStr, sync::Arc};
 
 use redis::{
     ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates,
@@ -24,7 +24,8 @@ use crate::StoreError;
 ///
 /// `rediss` instead of `redis` selects TLS (also `rediss+cluster` and `rediss+sentinel`), verified with the system's
 /// certificates. `?ca=FILE` verifies with the authority in that file instead. `?cert=FILE&key=FILE` send a client certificate.
-/// The files are PEM and are read when the address is parsed.
+/// The files are PEM. They are read when the address is parsed, and again for each connection. In their names `%2F` stands for `/`,
+/// as in any other part.
 ///
 /// ```
 /// use tidegate_redis::Address;
@@ -37,8 +38,16 @@ use crate::StoreError;
 pub struct Address {
     pub(super) target: Target,
     pub(super) certificates: Option<TlsCertificates>,
+    files: Files,
     tls: bool,
     shown: String,
+}
+
+/// The files that an address names: `ca`, `cert` and `key`, and the password's.
+#[derive(Clone, Default)]
+struct Files {
+    tls: [Option<PathBuf>; 3],
+    password: Option<PathBuf>,
 }
 
 #[derive(Clone)]
@@ -72,8 +81,57 @@ impl Address {
         self
     }
 
+    /// The same with the password in a file, without the line's end. The file is read again for each connection.
+    ///
+    /// # Errors
+    /// When the file cannot be read as text.
+    pub fn with_password_file(mut self, path: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let path = path.into();
+        self.files.password = Some(path.clone());
+        match self.files.password() {
+            Ok(password) => Ok(self.with_password(&password.unwrap_or_default())),
+            Err(error) => {
+                Err(wrong(format!("cannot read the file with the password, {}: {error}", path.display())))
+            }
+        }
+    }
+
+    /// This address with its files read again, and a digest of their contents. A file that cannot be read keeps its last contents.
+    pub(super) fn read_again(&self) -> (Self, String) {
+        let (digest, mut fresh) = (self.files.digest(), self.clone());
+        if let Ok(certificates) = self.files.certificates() {
+            fresh.certificates = certificates;
+        }
+        match self.files.password() {
+            Ok(Some(password)) => (fresh.with_password(&password), digest),
+            _ => (fresh, digest),
+        }
+    }
+
     pub(super) const fn is_tls(&self) -> bool {
         self.tls
+    }
+
+    /// The number of the database; 0 in a cluster.
+    fn database(&self) -> i64 {
+        match &self.target {
+            Target::Single(info) => info.redis_settings().db(),
+            Target::Cluster(_) => 0,
+            Target::Sentinel { login, .. } => login.db(),
+        }
+    }
+
+    /// Which part of the address is wrong, if the server replies but refuses how the client uses it.
+    pub(super) fn advice(&self) -> Option<String> {
+        match self.database() {
+            _ if self.is_cluster() => {
+                Some("it is not a node of a cluster: write redis:// or rediss:// in the address".to_owned())
+            }
+            0 => None,
+            number => Some(format!(
+                "the address asks for database {number}: give another number, or raise `databases` in the store's configuration"
+            )),
+        }
     }
 }
 
@@ -114,7 +172,8 @@ impl FromStr for Address {
             return Err(wrong(FORM));
         }
         let options = Options::read(query, kind, tls)?;
-        let certificates = options.certificates()?;
+        let files = Files { tls: options.files()?, password: None };
+        let certificates = files.certificates()?;
         let own_query = options.protocol.map_or(String::new(), |protocol| format!("?protocol={protocol}"));
         let (login, hosts) = main.rsplit_once('@').map_or(("", main), |(login, hosts)| (login, hosts));
         let at = if login.is_empty() { "" } else { "@" };
@@ -151,7 +210,7 @@ impl FromStr for Address {
             _ => return Err(wrong(FORMS)),
         };
         let shown = format!("{scheme}://{hosts}");
-        Ok(Self { target, certificates, tls, shown })
+        Ok(Self { target, certificates, files, tls, shown })
     }
 }
 
@@ -220,22 +279,56 @@ impl<'a> Options<'a> {
         format!("{}{}", self.sentinel_username.unwrap_or_default(), password.unwrap_or_default())
     }
 
+    fn files(&self) -> Result<[Option<PathBuf>; 3], StoreError> {
+        let path = |text: Option<&str>| text.map(|text| decoded(text).map(PathBuf::from)).transpose();
+        Ok([path(self.ca)?, path(self.cert)?, path(self.key)?])
+    }
+}
+
+impl Files {
     fn certificates(&self) -> Result<Option<TlsCertificates>, StoreError> {
-        let read = |option: &str, path: Option<&str>| {
-            let read = |path| {
-                fs::read(path)
-                    .map_err(|error| wrong(format!("cannot read the file of the option `{option}`: {error}")))
-            };
-            path.map(read).transpose()
+        let read = |at: usize| {
+            let option = ["ca", "cert", "key"][at];
+            let failed = |error| wrong(format!("cannot read the file of the option `{option}`: {error}"));
+            self.tls[at].as_ref().map(fs::read).transpose().map_err(failed)
         };
-        let root_cert = read("ca", self.ca)?;
-        let client_tls = match (read("cert", self.cert)?, read("key", self.key)?) {
+        let root_cert = read(0)?;
+        let client_tls = match (read(1)?, read(2)?) {
             (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
             _ => None,
         };
         let any = root_cert.is_some() || client_tls.is_some();
         Ok(any.then_some(TlsCertificates { client_tls, root_cert }))
     }
+
+    fn password(&self) -> io::Result<Option<String>> {
+        let text = self.password.as_ref().map(fs::read_to_string).transpose()?;
+        Ok(text.map(|text| text.trim_end_matches(['\r', '\n']).to_owned()))
+    }
+
+    /// A digest of their contents.
+    fn digest(&self) -> String {
+        let mut digest = sha1_smol::Sha1::new();
+        for path in self.tls.iter().chain([&self.password]).flatten() {
+            let contents = fs::read(path).unwrap_or_default();
+            digest.update(&contents.len().to_le_bytes());
+            digest.update(&contents);
+        }
+        digest.digest().to_string()
+    }
+}
+
+/// Text in which `%2F` stands for `/`, and so on.
+fn decoded(text: &str) -> Result<String, StoreError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = if byte == b'%' { after.get(..2) } else { None };
+        let code = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(code.unwrap_or(byte));
+        rest = if code.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).map_err(|_| wrong("the name of a file is not UTF-8 text"))
 }
 
 /// Without user and password.

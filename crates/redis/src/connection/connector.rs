@@ -65,6 +65,8 @@ struct State {
     /// Each connection has a number, so that only a caller that saw this one fail discards it.
     connection: Option<(u64, Connection)>,
     made: u64,
+    /// The digest of the files with which the connection was made.
+    files: String,
     /// The error of the latest attempt.
     failure: Option<StoreError>,
     /// The attempt in progress.
@@ -119,6 +121,10 @@ impl Connector {
         let (tell, told) = watch::channel(None);
         let (address, prefix, state) = (self.address.clone(), self.prefix.clone(), Arc::clone(&self.state));
         self.runtime.spawn(async move {
+            // Passwords and certificates change while the process runs.
+            let (read, usual) = (address.clone(), (address, String::new()));
+            let again = tokio::task::spawn_blocking(move || read.read_again()).await;
+            let (address, files) = again.unwrap_or(usual);
             let made = match tokio::time::timeout(ATTEMPT, connect(&address)).await {
                 Ok(made) => made.map_err(|error| unreached(&address, &prefix, &error, reached)),
                 Err(_) => Err(silent(&address)),
@@ -126,6 +132,7 @@ impl Connector {
             let result = {
                 let mut state = lock(&state);
                 state.attempt = None;
+                state.files = files;
                 state.failure = made.as_ref().err().cloned();
                 made.map(|connection| {
                     state.made += 1;
@@ -156,6 +163,19 @@ impl Connector {
         } else if state.attempt.is_none() {
             state.attempt = Some(self.attempt(true));
         }
+    }
+
+    /// Connects again if the files of the address have changed since the latest attempt. The connection stays in use until there is a
+    /// new one.
+    pub fn refresh(self: &Arc<Self>) {
+        let connector = Arc::clone(self);
+        self.runtime.spawn_blocking(move || {
+            let (_, files) = connector.address.read_again();
+            let mut state = lock(&connector.state);
+            if state.connection.is_some() && state.attempt.is_none() && state.files != files {
+                state.attempt = Some(connector.attempt(true));
+            }
+        });
     }
 
     /// How many connections were made.
@@ -208,6 +228,11 @@ fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool)
         (None, true) if ended => NO_TLS,
         (None, false) if ended || told == StoreError::BadReply => TLS,
         _ => {
+            if matches!(told, StoreError::Script(_) | StoreError::Server(_))
+                && let Some(advice) = address.advice()
+            {
+                return StoreError::Address(format!("{} ({advice})", fault::words(error)).into());
+            }
             return match told {
                 StoreError::Lost(why) => StoreError::Refused(why),
                 // No script has run yet, so the login itself lacks permission.
@@ -254,8 +279,9 @@ async fn connect(address: &Address) -> RedisResult<Connection> {
                 // error's kind.
                 Err(error) => {
                     let alone = client(&nodes[0], certificates)?;
-                    let alone = alone.get_multiplexed_async_connection_with_config(&config).await;
-                    return Err(alone.err().unwrap_or(error));
+                    let mut alone = alone.get_multiplexed_async_connection_with_config(&config).await?;
+                    let slots = alone.req_packed_command(redis::cmd("CLUSTER").arg("SLOTS")).await;
+                    return Err(slots.and_then(Value::extract_error).err().unwrap_or(error));
                 }
             }
         }

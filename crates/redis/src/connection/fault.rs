@@ -70,7 +70,7 @@ fn code(error: &RedisError) -> Option<&str> {
 }
 
 /// The error's text without the client's name for its kind, which means nothing to users.
-fn words(error: &RedisError) -> String {
+pub fn words(error: &RedisError) -> String {
     error.to_string().replace(&format!(" - {:?}", error.kind()), "")
 }
 

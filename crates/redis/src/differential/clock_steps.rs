@@ -125,7 +125,7 @@ fn buckets_from_the_future_are_full() {
     hold_to(vec![LeakyBucket::new(quota("5/1s")).into(), wait.into()], 65);
 }
 
-/// A log's admissions with their times; times from the future count from now on.
+/// Entries that a log admitted, each with its time.
 #[test]
 fn log_entries_from_the_future_count_from_now_on() {
     for (at, (limit, seed)) in [(5, 66), (128, 67), (200, 68)].into_iter().enumerate() {

@@ -26,7 +26,7 @@ const SELDOM: Duration = Duration::from_millis(100);
 const MISSES: u8 = 3;
 /// While a breaker is open: the first pause between two heartbeats, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_millis(400);
 /// After this long without failure, pauses start from the first one again.
 const WELL: Duration = Duration::from_secs(10);
 /// The number of failed rounds after which a cluster client is replaced: it replaces dead nodes on its own, but not silent ones.

@@ -77,7 +77,15 @@ impl Lines {
             Line::Slow => {
                 tracing::warn!(%store, "the shared store replies to most decisions after their deadline");
             }
-            Line::Down => tracing::warn!(%store, error, "the shared store is down"),
+            Line::Down => match monitor.nodes.assumed() {
+                None => tracing::warn!(%store, error, "the shared store is down"),
+                Some(nodes) => tracing::warn!(
+                    %store,
+                    error,
+                    "the shared store is down and has not been reached since the start, so the number of nodes that share it is not \
+                     known; each limit that is decided in memory admits 1/{nodes} of its units until then"
+                ),
+            },
         }
     }
 

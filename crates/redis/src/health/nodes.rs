@@ -69,11 +69,13 @@ pub struct Nodes {
     count: AtomicU32,
     /// A lower bound on the count.
     least: AtomicU32,
+    /// The count as long as none is known; 0 if it is 1 then.
+    assumed: AtomicU32,
 }
 
 impl Default for Nodes {
     fn default() -> Self {
-        Self { count: AtomicU32::new(1), least: AtomicU32::new(1) }
+        Self { count: AtomicU32::new(1), least: AtomicU32::new(1), assumed: AtomicU32::new(0) }
     }
 }
 
@@ -82,7 +84,18 @@ impl Nodes {
 
     /// The number of nodes, at least 1.
     pub fn get(&self) -> u32 {
-        self.count.load(Ordering::Relaxed).max(self.least.load(Ordering::Relaxed))
+        let all = [&self.count, &self.least, &self.assumed].map(|nodes| nodes.load(Ordering::Relaxed));
+        all.into_iter().max().unwrap_or(1)
+    }
+
+    /// Sets the number that applies until one is counted or restored.
+    pub fn assume(&self, nodes: u32) {
+        self.assumed.store(nodes, Ordering::Relaxed);
+    }
+
+    /// The number that is assumed because none is known.
+    pub fn assumed(&self) -> Option<u32> {
+        Some(self.assumed.load(Ordering::Relaxed)).filter(|&nodes| nodes > 0)
     }
 
     /// Sets a lower bound on the number of nodes.
@@ -93,6 +106,7 @@ impl Nodes {
     /// Restores a count from before a start. It applies until heartbeats have shown fewer nodes for a while.
     pub fn recall(&self, nodes: u32) {
         self.count.fetch_max(nodes, Ordering::Relaxed);
+        self.assume(0);
     }
 }
 
@@ -108,6 +122,7 @@ impl Census {
     /// Takes in a count. A larger one applies immediately, a smaller one after [`PROOF`].
     pub fn count(&mut self, nodes: &Nodes, counted: u32, now: Nanos) {
         let counted = counted.max(1);
+        nodes.assume(0);
         let known = nodes.count.load(Ordering::Relaxed);
         if counted >= known {
             nodes.count.store(counted, Ordering::Relaxed);
@@ -270,6 +285,18 @@ mod tests {
         }
         census.count(&nodes, 2, at(21));
         assert_eq!(nodes.get(), 2);
+    }
+
+    #[test]
+    fn an_assumed_number_applies_until_one_is_known() {
+        let nodes = Nodes::default();
+        nodes.assume(10);
+        assert_eq!((nodes.get(), nodes.assumed()), (10, Some(10)));
+        Census::default().count(&nodes, 2, Nanos::from_secs(1_000));
+        assert_eq!((nodes.get(), nodes.assumed()), (2, None));
+        nodes.assume(10);
+        nodes.recall(3);
+        assert_eq!((nodes.get(), nodes.assumed()), (3, None));
     }
 
     #[test]

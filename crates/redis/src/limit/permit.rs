@@ -127,6 +127,7 @@ async fn try_settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool)
         [Before::Value(Some(told))] if told == b"no" => Ok(false),
         [Before::WrongType] => Err(StoreError::WrongType),
         [Before::NotOurs] => Err(StoreError::NotOurs),
+        [Before::Later(version)] => Err(StoreError::LaterVersion(*version)),
         _ => Err(StoreError::BadReply),
     }
 }

@@ -5,6 +5,7 @@
 //! so a change costs each node one order, however many there are. A node starts from the beginning if the store has other orders
 //! than those that it knows (it was emptied), or has forgotten an end that the node has not seen.
 
+mod cursor;
 mod kept;
 
 use std::{
@@ -19,6 +20,7 @@ use redis::Value;
 use tidegate_core::{Clock, Nanos};
 use tokio::sync::Mutex;
 
+use cursor::{Change, Cursor, Page, Taken};
 use kept::Kept;
 pub use kept::{GivenOrder, LimitOrders};
 
@@ -103,35 +105,6 @@ pub struct Orders {
     give: Script,
     follow: Script,
     follows: AtomicBool,
-}
-
-/// How far this node has followed.
-#[derive(Default)]
-struct Cursor {
-    /// When the orders in the store were made.
-    made: u64,
-    version: u64,
-    /// Grows when the node starts from the beginning.
-    round: u64,
-    is_complete: bool,
-}
-
-/// Some orders in the reply to a look.
-struct Page {
-    now: u64,
-    made: u64,
-    newest: u64,
-    forgotten: u64,
-    changes: Vec<Change>,
-}
-
-struct Change {
-    field: Vec<u8>,
-    version: u64,
-    /// Microseconds; 0 for never.
-    ends: u64,
-    /// Empty if the order was ended.
-    text: String,
 }
 
 impl Default for Orders {
@@ -225,22 +198,14 @@ impl Orders {
             let page = parse(reply).ok_or(StoreError::BadReply)?;
             let received = batcher.monitor.clock.now();
             self.kept.time.set(Nanos::from_micros(page.now), sent.get().midpoint(received.get()));
-            if cursor.must_start_again(&page) {
-                *cursor = Cursor { made: page.made, round: cursor.round + 1, ..Cursor::default() };
-                continue;
-            }
             let is_last = page.changes.len() < PAGE;
-            for change in page.changes {
-                cursor.version = cursor.version.max(change.version);
-                self.apply(&change, cursor.round, batcher, sweeper);
-            }
-            if is_last {
-                cursor.version = page.newest;
-                if !cursor.is_complete {
+            match cursor.take(&page, is_last, |change, round| self.apply(change, round, batcher, sweeper)) {
+                Taken::Part => {}
+                Taken::All => return Ok(()),
+                Taken::AllOfARound => {
                     self.kept.keep_only(cursor.round);
-                    cursor.is_complete = true;
+                    return Ok(());
                 }
-                return Ok(());
             }
         }
     }
@@ -275,14 +240,6 @@ impl Orders {
             return Err(StoreError::Down);
         }
         Deadline::after(TIME).bound(monitor.runner.run(script, &all[..keys], arguments, true)).await.flatten()
-    }
-}
-
-impl Cursor {
-    /// Whether the store has other orders than those that this node knows, or has forgotten an end that it has not seen.
-    fn must_start_again(&self, page: &Page) -> bool {
-        let is_another = page.made != self.made || page.newest < self.version;
-        is_another || self.is_complete && page.forgotten > self.version
     }
 }
 

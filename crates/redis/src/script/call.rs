@@ -106,6 +106,8 @@ pub enum Before {
     Value(Option<Vec<u8>>),
     WrongType,
     NotOurs,
+    /// A value of a later version of the format.
+    Later(u8),
 }
 
 impl Before {
@@ -115,6 +117,7 @@ impl Before {
             Self::Value(value) => Ok(value),
             Self::WrongType => Err(StoreError::WrongType),
             Self::NotOurs => Err(StoreError::NotOurs),
+            Self::Later(version) => Err(StoreError::LaterVersion(version)),
         }
     }
 }
@@ -158,6 +161,7 @@ pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreErr
         Value::Nil | Value::Boolean(false) => Ok(Before::Value(None)),
         Value::Int(1) => Ok(Before::WrongType),
         Value::Int(2) => Ok(Before::NotOurs),
+        Value::Int(code @ 128..256) => Ok(Before::Later(u8::try_from(code - 128).unwrap_or(u8::MAX))),
         _ => Err(StoreError::BadReply),
     };
     Ok((now, found.into_iter().map(before).collect::<Result<_, _>>()?))
@@ -177,6 +181,7 @@ fn unpack(packed: &[u8], keys: usize) -> Option<(Nanos, Vec<Before>)> {
             0 => Before::Value(None),
             1 => Before::WrongType,
             2 => Before::NotOurs,
+            128.. => Before::Later(why - 128),
             _ => return None,
         };
     }

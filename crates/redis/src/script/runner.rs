@@ -9,7 +9,7 @@ use crate::{StoreError, connection::Connector, stats::Counters};
 
 /// Runs scripts, without deadlines and without learning from failures.
 pub struct Runner {
-    pub connector: Connector,
+    pub connector: Arc<Connector>,
     pub counters: Arc<Counters>,
 }
 

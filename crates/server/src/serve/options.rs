@@ -76,8 +76,11 @@ pub struct Options {
     pub store: Option<String>,
     /// The store's password, if it is not in the address.
     pub store_password: Option<String>,
-    /// The minimum number of servers that share the store. While it is down, each server admits its share of the limits.
-    pub nodes: u32,
+    /// The file with the store's password, which is read again for each connection and at a reload; instead of `store_password`.
+    pub store_password_file: Option<PathBuf>,
+    /// The minimum number of servers that share the store. While it is down, each server admits its share of the limits. Without a
+    /// number, a server that starts then takes a tenth, unless its state file knows the number.
+    pub nodes: Option<u32>,
     /// The name under which servers that share the store see this one; `None` for the machine's and the process's number.
     pub name: Option<String>,
     /// The prefix of the keys in the store. Servers with the same prefix share their limits.
@@ -150,7 +153,8 @@ impl Default for Options {
             trace_memory: TRACE_BYTES,
             store: None,
             store_password: None,
-            nodes: 1,
+            store_password_file: None,
+            nodes: None,
             name: None,
             store_prefix: "tidegate".to_owned(),
             store_deadline: Timeout::USUAL,

@@ -331,6 +331,9 @@ impl Server {
             // If a request is already waiting, that is enough.
             let _ = reload_now.try_send(None);
             reload_locks.send_modify(|orders| *orders += 1);
+            if let Some(store) = service.store() {
+                store.store().refresh();
+            }
         }
         tracing::info!("stopping: no new connections; finishing requests in progress");
         // A step that hangs continues in its own thread and ends with the process.
@@ -499,6 +502,9 @@ fn this_process() -> String {
     format!("{host}-{}", std::process::id())
 }
 
+/// How many servers are taken to share the store as long as nothing says how many do.
+const UNKNOWN_NODES: u32 = 10;
+
 /// The store in the options.
 fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOptionError> {
     let Some(address) = &options.store else { return Ok(None) };
@@ -513,10 +519,16 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
     if let Some(password) = &options.store_password {
         address = address.with_password(password);
     }
+    if let Some(path) = &options.store_password_file {
+        address = address.with_password_file(path).map_err(StoreOptionError::Address)?;
+    }
     let name = options.name.clone().unwrap_or_else(this_process);
     let store = SharedStore::new(address, prefix, options.store_deadline, &name)
         .map_err(StoreOptionError::Address)?;
-    store.store().set_least_nodes(options.nodes);
+    match options.nodes {
+        Some(nodes) => store.store().set_least_nodes(nodes),
+        None => store.store().assume_nodes(UNKNOWN_NODES),
+    }
     Ok(Some(Arc::new(store)))
 }
 

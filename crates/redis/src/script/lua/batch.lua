@@ -24,7 +24,7 @@ for i = 1, #keys do
     end
   end
   if not ours then
-    has_none(states, i, size, NOT_OURS)
+    has_none(states, i, size, foreign(there))
   elseif value and not put(p, keys[i], there, as_is and value or whole(before, value), head, as_is and there and was) then
     has_none(states, i, size, WRONG_TYPE)
   elseif not before then

@@ -9,7 +9,7 @@ if type(there) == 'table' then
   return {time[1], time[2], {1}}
 end
 local value, as_is = own(p, there, size, adopt, KEYS[1])
-if value == nil then return {time[1], time[2], {2}} end
+if value == nil then return {time[1], time[2], {foreign(there)}} end
 if (value or charges) and cost > 0 and (not KEYS[2] or redis.call('SET', KEYS[2], '', 'PX', 10000, 'NX')) then
   local after = change(p, value, cost)
   if after ~= value then

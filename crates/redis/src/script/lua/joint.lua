@@ -25,7 +25,7 @@ for i = 1, #KEYS do
       part.there = before
       before, part.as_is = own(part.p, before, size, kind.adopt, KEYS[i])
       if before == nil then
-        before = 2
+        before = foreign(part.there)
       else
         part.after, part.head, part.was = kind.decide(part.p, before, part.cost)
         admitted = admitted and part.after

@@ -30,7 +30,7 @@ for i = 1, count do
     at = at + 24
   end
   if not ours then
-    has_none(states, i, size, NOT_OURS)
+    has_none(states, i, size, foreign(there))
   elseif value ~= before and not put(p, KEYS[i], there, value, head(value), as_is and there and head(there)) then
     has_none(states, i, size, WRONG_TYPE)
   elseif not before then

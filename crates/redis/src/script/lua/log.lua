@@ -62,7 +62,7 @@ local function open(p, key)
   log.ring = bytes % 8 == HEAD % 8
   if log.ring then log.head = HEAD end
   log.slots = (bytes - log.head) / 8
-  if log.slots < 1 or log.slots % 1 > 0 then return nil, 2 end
+  if log.slots < 1 or log.slots % 1 > 0 then return nil, foreign(value) end
   if not ring then
     log.value = value
   elseif not log.ring then
@@ -73,7 +73,7 @@ local function open(p, key)
     return went_back and from_future(p, log) or log
   end
   log.next, log.len, log.last = struct.unpack('<I4I4I8', value)
-  if log.len < 1 or log.len > log.slots or log.next >= log.slots then return nil, 2 end
+  if log.len < 1 or log.len > log.slots or log.next >= log.slots then return nil, foreign(value) end
   return went_back and from_future(p, log) or log
 end
 

@@ -73,9 +73,9 @@ local function open(p, key)
   local held = {key = key, value = value or '', len = 0, gone = 0, added = {}, last = 0}
   if value then
     held.len = (#value - HEAD) / SIZE
-    if held.len < 0 or held.len % 1 > 0 then return nil, 2 end
+    if held.len < 0 or held.len % 1 > 0 then return nil, foreign(value) end
     held.last = struct.unpack('<I8', value)
-    if held.last >= 2 ^ 53 then return nil, 2 end
+    if held.last >= 2 ^ 53 then return nil, foreign(value) end
     if went_back and held.last > now then from_future(p, held) end
   end
   -- Time never runs backwards.

@@ -50,7 +50,7 @@ end
 
 -- The reply is one string: the time (8 bytes), the size of a value (4), each key's value before the call, and then for each
 -- key without a value its index (4 bytes, from 0) and the reason (1).
-local NONE, WRONG_TYPE, NOT_OURS = 0, 1, 2
+local NONE, WRONG_TYPE = 0, 1
 local without = {}
 local function has_none(states, i, size, why)
   states[i] = string.rep('\0', size)
