@@ -32,7 +32,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
             "grace",
         ],
     ),
-    ("Rules", &["rules", "rules-writable", "reload-interval", "max-keys", "max-memory"]),
+    ("Rules", &["rules", "rules-writable", "reload-interval", "max-keys", "max-memory", "max-reservations"]),
     (
         "Shared store",
         &[

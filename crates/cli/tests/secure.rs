@@ -629,5 +629,5 @@ fn a_token_is_generated_with_its_entry_and_a_wrong_role_is_reported() {
     assert!(text.contains("{name: shop, roles: [decide, observe], tokens: ['sha256:"), "{text}");
     let wrong = tidegate().args(["token", "shop", "--roles", "root"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(String::from_utf8(wrong.stderr).unwrap().contains("no role `root`"));
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("`root` is not a role"));
 }

@@ -124,6 +124,13 @@ impl Decision {
         Self::new(verdict, select_unpredictable(allowed, 0, retry_after), standing)
     }
 
+    /// The state of the limit after the decision.
+    #[must_use]
+    pub const fn standing(&self) -> Standing {
+        let &Self { limit, room, unit, reset_after, .. } = self;
+        Standing { limit, room, unit, reset_after }
+    }
+
     /// Whether the work may proceed, now or after [`delay`](Self::delay).
     #[must_use]
     #[inline]

@@ -8,7 +8,7 @@ use std::{borrow::Cow, time::Duration};
 
 use http::request::Parts;
 use smallvec::SmallVec;
-use tidegate_core::{Decision, Standing};
+use tidegate_core::Decision;
 use tidegate_limiter::{Request, Timer, acquire_all, wait_all};
 
 use crate::{
@@ -89,11 +89,7 @@ impl<C: Timer + 'static> Verdict<C> {
 /// Turns a delay into a denial.
 fn denied_for(decision: &Decision, wait: Duration) -> Decision {
     let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX - 1);
-    let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
-    Decision::deny(
-        Standing { limit, room: decision.remaining(), unit: 1, reset_after: decision.reset_after_nanos() },
-        wait,
-    )
+    Decision::deny(decision.standing(), wait)
 }
 
 impl<C: Timer + 'static> Options<C> {
@@ -413,11 +409,5 @@ fn standing<C: Timer>(question: &LimitQuestion<'_, C>) -> Option<Decision> {
 
 /// The decision without its delay, for a request that has waited.
 fn undelayed(decision: &Decision) -> Decision {
-    let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
-    Decision::allow(Standing {
-        limit,
-        room: decision.remaining(),
-        unit: 1,
-        reset_after: decision.reset_after_nanos(),
-    })
+    Decision::allow(decision.standing())
 }

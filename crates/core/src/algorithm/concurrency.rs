@@ -93,23 +93,14 @@ impl Algorithm for Concurrency {
         let limit = u64::from(self.limit);
         let room = limit.saturating_sub(state[0]);
         let reset = |out: u64| if out == 0 { 0 } else { u64::MAX };
+        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
         if state[0] + u64::from(cost) <= limit {
-            Decision::allow(Standing {
-                limit: self.limit,
-                room: room - u64::from(cost),
-                unit: 1,
-                reset_after: reset(state[0] + u64::from(cost)),
-            })
+            Decision::allow(standing(room - u64::from(cost), reset(state[0] + u64::from(cost))))
         } else if cost > self.limit {
             never_fits(self.limit, room, reset(state[0]))
         } else {
             // It is unknown when a permit is released.
-            Decision::deny_for_good(Standing {
-                limit: self.limit,
-                room,
-                unit: 1,
-                reset_after: reset(state[0]),
-            })
+            Decision::deny_for_good(standing(room, reset(state[0])))
         }
     }
 

@@ -113,17 +113,13 @@ impl Algorithm for FixedWindow {
         let limit = u64::from(self.limit);
         let room = limit.saturating_sub(count);
         let reset = |count: u64| if count == 0 { 0 } else { left };
+        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
         if cost > self.limit {
             never_fits(self.limit, room, reset(count))
         } else if count + u64::from(cost) <= limit {
-            Decision::allow(Standing {
-                limit: self.limit,
-                room: room - u64::from(cost),
-                unit: 1,
-                reset_after: reset(count + u64::from(cost)),
-            })
+            Decision::allow(standing(room - u64::from(cost), reset(count + u64::from(cost))))
         } else {
-            Decision::deny(Standing { limit: self.limit, room, unit: 1, reset_after: reset(count) }, left)
+            Decision::deny(standing(room, reset(count)), left)
         }
     }
 

@@ -113,30 +113,15 @@ impl Algorithm for LeakyBucket {
         if cost > self.limit {
             return never_fits(self.limit, self.room(debt), reset);
         }
+        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
         if debt > self.max_wait {
-            return Decision::deny(
-                Standing { limit: self.limit, room: 0, unit: 1, reset_after: reset },
-                self.gcra.to_nanos(debt - self.max_wait),
-            );
+            return Decision::deny(standing(0, reset), self.gcra.to_nanos(debt - self.max_wait));
         }
         if cost == 0 {
-            return Decision::allow(Standing {
-                limit: self.limit,
-                room: self.room(debt),
-                unit: 1,
-                reset_after: reset,
-            });
+            return Decision::allow(standing(self.room(debt), reset));
         }
         let after = debt + self.gcra.ticks(cost);
-        Decision::delayed(
-            Standing {
-                limit: self.limit,
-                room: self.room(after),
-                unit: 1,
-                reset_after: self.gcra.to_nanos(after),
-            },
-            reset,
-        )
+        Decision::delayed(standing(self.room(after), self.gcra.to_nanos(after)), reset)
     }
 
     fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {

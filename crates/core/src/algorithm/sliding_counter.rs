@@ -186,19 +186,15 @@ impl Algorithm for SlidingCounter {
             0 => 0,
             reset => reset + Self::behind(state, now),
         };
+        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
         if cost > self.limit {
             never_fits(self.limit, room, reset(view))
         } else if u64::from(cost) <= room && (cost > 0 || !self.is_over(view)) {
             let after = View { current: view.current + u64::from(cost), ..view };
-            Decision::allow(Standing {
-                limit: self.limit,
-                room: room - u64::from(cost),
-                unit: 1,
-                reset_after: reset(after),
-            })
+            Decision::allow(standing(room - u64::from(cost), reset(after)))
         } else {
             let wait = self.wait_for(view, cost) + Self::behind(state, now);
-            Decision::deny(Standing { limit: self.limit, room, unit: 1, reset_after: reset(view) }, wait)
+            Decision::deny(standing(room, reset(view)), wait)
         }
     }
 

@@ -274,6 +274,8 @@ impl Algorithm for SlidingLog {
     #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         let log = Log::read(state, self.limit);
+        let standing =
+            |room: u32, reset_after| Standing { limit: self.limit, room: room.into(), unit: 1, reset_after };
         let asked = now;
         let now = log.no_earlier_than_newest(now);
         if cost > self.limit {
@@ -285,10 +287,7 @@ impl Algorithm for SlidingLog {
             if self.counting_beyond(log, counting, now) > 0 {
                 // The entries beyond have the time of the oldest one that is kept.
                 let wait = log.oldest() + self.lifetime - asked.get();
-                return Decision::deny(
-                    Standing { limit: self.limit, room: 0, unit: 1, reset_after: self.reset(log, asked) },
-                    wait,
-                );
+                return Decision::deny(standing(0, self.reset(log, asked)), wait);
             }
         }
         // The rank of the entry that must have expired for the cost to fit.
@@ -299,20 +298,12 @@ impl Algorithm for SlidingLog {
                 let room = self.limit - self.counting(log, now);
                 // Measured on the caller's clock, which may be behind the log's.
                 let wait = self.lifetime - age + (now - asked.get());
-                return Decision::deny(
-                    Standing {
-                        limit: self.limit,
-                        room: u64::from(room),
-                        unit: 1,
-                        reset_after: self.reset(log, asked),
-                    },
-                    wait,
-                );
+                return Decision::deny(standing(room, self.reset(log, asked)), wait);
             }
         }
         let room = self.limit - self.counting(log, now) - cost;
         let reset = if cost == 0 { self.reset(log, asked) } else { self.lifetime + (now - asked.get()) };
-        Decision::allow(Standing { limit: self.limit, room: u64::from(room), unit: 1, reset_after: reset })
+        Decision::allow(standing(room, reset))
     }
 
     #[inline]

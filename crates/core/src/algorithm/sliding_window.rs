@@ -350,28 +350,17 @@ impl Algorithm for SlidingWindow {
         let turned = self.turned(state, now);
         let sum = if turned == 0 { self.stored_sum(state) } else { self.sum(state, turned) };
         let room = self.limit.saturating_sub(sum);
+        let standing =
+            |room: u32, reset_after| Standing { limit: self.limit, room: room.into(), unit: 1, reset_after };
         if cost > self.limit {
             return never_fits(self.limit, room.into(), self.reset(state, now));
         }
         if cost == 0 && sum <= self.limit {
-            return Decision::allow(Standing {
-                limit: self.limit,
-                room: room.into(),
-                unit: 1,
-                reset_after: self.reset(state, now),
-            });
+            return Decision::allow(standing(room, self.reset(state, now)));
         }
         if cost > room || cost == 0 {
             let wait = self.wait_for(state, now, self.limit - cost);
-            return Decision::deny(
-                Standing {
-                    limit: self.limit,
-                    room: room.into(),
-                    unit: 1,
-                    reset_after: self.reset(state, now),
-                },
-                wait,
-            );
+            return Decision::deny(standing(room, self.reset(state, now)), wait);
         }
         // The slot that contains `now` counts for the whole span.
         let start = if turned == 0 {
@@ -382,12 +371,7 @@ impl Algorithm for SlidingWindow {
             state[0] + turned as u64 * self.slot
         };
         let reset = start + self.span as u64 * self.slot - now.get();
-        Decision::allow(Standing {
-            limit: self.limit,
-            room: u64::from(room - cost),
-            unit: 1,
-            reset_after: reset,
-        })
+        Decision::allow(standing(room - cost, reset))
     }
 
     #[inline]

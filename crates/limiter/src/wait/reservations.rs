@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy, Standing};
+use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy};
 
 /// A span in which one admission starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,15 +133,7 @@ impl Reservations {
         })?;
         let look = policy.check(state, now, 0);
         let delay = (span.from - now_ticks).div_ceil(rate.parts) as u64;
-        let decision = Decision::delayed(
-            Standing {
-                limit: policy.limit(),
-                room: look.remaining(),
-                unit: 1,
-                reset_after: look.reset_after_nanos(),
-            },
-            delay,
-        );
+        let decision = Decision::delayed(look.standing(), delay);
         Some((decision, span))
     }
 

@@ -62,20 +62,19 @@ impl Local {
 
 /// Converts a decision on the whole limit to one on this node's share.
 fn share(whole: &Decision, unit: u32) -> Decision {
-    let (limit, room, reset) = (whole.limit() as u32 / unit, whole.remaining(), whole.reset_after_nanos());
+    let standing = Standing {
+        limit: whole.limit() as u32 / unit,
+        unit: unit.into(),
+        room: whole.remaining(),
+        reset_after: whole.reset_after_nanos(),
+    };
     let nanos = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     match whole.outcome() {
-        Outcome::Allow => Decision::allow(Standing { limit, room, unit: unit.into(), reset_after: reset }),
-        Outcome::Delay(delay) => {
-            Decision::delayed(Standing { limit, room, unit: unit.into(), reset_after: reset }, nanos(delay))
-        }
-        Outcome::Deny { retry_after: Some(wait) } => {
-            Decision::deny(Standing { limit, room, unit: unit.into(), reset_after: reset }, nanos(wait))
-        }
-        _ if whole.exceeds_limit() => {
-            Decision::too_large(Standing { limit, room, unit: unit.into(), reset_after: reset })
-        }
-        _ => Decision::deny_for_good(Standing { limit, room, unit: unit.into(), reset_after: reset }),
+        Outcome::Allow => Decision::allow(standing),
+        Outcome::Delay(delay) => Decision::delayed(standing, nanos(delay)),
+        Outcome::Deny { retry_after: Some(wait) } => Decision::deny(standing, nanos(wait)),
+        _ if whole.exceeds_limit() => Decision::too_large(standing),
+        _ => Decision::deny_for_good(standing),
     }
 }
 

@@ -256,13 +256,7 @@ impl SharedLimit {
         let standing = answer.decision;
         let refused = matches!(answer.source, Source::Failed(_));
         if !refused && standing.remaining() < cost.into() {
-            let (limit, room) = (standing.limit() as u32, standing.remaining());
-            answer.decision = Decision::deny_for_good(Standing {
-                limit,
-                room,
-                unit: 1,
-                reset_after: standing.reset_after_nanos(),
-            });
+            answer.decision = Decision::deny_for_good(standing.standing());
         }
         answer
     }
@@ -346,12 +340,8 @@ impl SharedLimit {
             return held;
         }
         let Some(script) = self.0.store.batcher().scripts.charge(self.plan().kind()) else {
-            let decision = Decision::deny_for_good(Standing {
-                limit: self.policy().limit(),
-                room: 0,
-                unit: 1,
-                reset_after: 0,
-            });
+            let limit = self.policy().limit();
+            let decision = Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: 0 });
             return SharedDecision { decision, source: Source::Failed(StoreError::Held) };
         };
         let arguments = call::charge_arguments(self.plan(), cost);
@@ -490,11 +480,7 @@ fn from_lease(decision: Decision) -> SharedDecision {
 
 /// Admitted after a delay, with the remaining units from before that.
 fn standing_at(standing: &Decision, delay: Duration) -> Decision {
-    let (limit, delay) = (standing.limit() as u32, delay.as_nanos() as u64);
-    Decision::delayed(
-        Standing { limit, room: standing.remaining(), unit: 1, reset_after: standing.reset_after_nanos() },
-        delay,
-    )
+    Decision::delayed(standing.standing(), delay.as_nanos() as u64)
 }
 
 impl KeyedLimit for SharedLimit {

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Clock, Decision, Nanos, Policy, PolicyError, Standing};
+use tidegate_core::{Clock, Decision, Nanos, Policy, PolicyError};
 use tidegate_limiter::{KeyedLimiter, OverrideError, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
 
@@ -261,16 +261,7 @@ impl Limit {
         if asked.is_denied() {
             return asked;
         }
-        let (limit, delay) = (asked.limit() as u32, asked.delay().as_nanos() as u64);
-        Decision::delayed(
-            Standing {
-                limit,
-                room: standing.remaining(),
-                unit: 1,
-                reset_after: standing.reset_after_nanos(),
-            },
-            delay,
-        )
+        Decision::delayed(standing.standing(), asked.delay().as_nanos() as u64)
     }
 
     /// Counts what takes units, and every denial. Units that are charged count as admitted: the work was done.
@@ -282,13 +273,7 @@ impl Limit {
         match act {
             Act::Take | Act::TakeAnyway => self.count_taken(key, cost, decision, now),
             Act::Charge => {
-                let (limit, room) = (decision.limit() as u32, decision.remaining());
-                let done = Decision::allow(Standing {
-                    limit,
-                    room,
-                    unit: 1,
-                    reset_after: decision.reset_after_nanos(),
-                });
+                let done = Decision::allow(decision.standing());
                 self.count_taken(key, cost, &done, now);
             }
             Act::Peek | Act::Refund => {}
