@@ -92,7 +92,7 @@ pub struct Reservation<C: Clock = SystemClock> {
 pub struct Estimates(SmallVec<[Estimate; 1]>);
 
 impl Estimates {
-    /// Adds an estimate that is no older than those before it.
+    /// Adds an estimate, in order of age.
     pub fn add(&mut self, estimate: Estimate) {
         let Self(all) = self;
         if all.len() == MOST {

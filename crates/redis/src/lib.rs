@@ -54,7 +54,7 @@
 //!   trips, and what another node refunds is noticed within that second.
 //! * [`SharedLimit::refund`] refunds only once, however often a call is repeated. A refund or a [reset](SharedLimit::reset) of a
 //!   leased or reported limit makes every node give back or drop what it holds for the key, within a second.
-//! * [Orders](Store::order) about single keys (blocks, quotas of their own) are kept in the store and known to every node within a
+//! * [Orders](Store::order) about single keys (blocks, overrides) are kept in the store and known to every node within a
 //!   second.
 //! * **Never over**, as long as Redis keeps what it has written. Redis replicates after it replies. So these events admit the
 //!   lost writes again: a failover to a replica that has not seen the last writes, a restart without an append-only file (or

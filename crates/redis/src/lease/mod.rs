@@ -365,7 +365,7 @@ impl Leases {
         lock(&self.active).append(&mut kept);
     }
 
-    /// What the keys begin with in Redis.
+    /// The prefix of the keys in Redis.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix
     }

@@ -129,7 +129,7 @@ pub enum Refusal {
         limit: String,
         /// The quota, as far as it can be shown.
         quota: String,
-        /// What is wrong with it.
+        /// The mistake.
         #[source]
         why: PlanError,
     },

@@ -164,7 +164,7 @@ impl Service {
     /// operations that end nothing.
     ///
     /// # Errors
-    /// The same as [`decide`](Self::decide); also when the operation makes no sense for the limit or the key, there is no room for it, or
+    /// The same as [`decide`](Self::decide); also when the operation makes no sense for the limit or the key, does not fit into its room, or
     /// the store does not reply: see [`Refusal`].
     pub async fn operate(
         &self,

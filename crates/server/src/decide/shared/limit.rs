@@ -34,7 +34,7 @@ pub struct StoreLimit {
     shares_calls: bool,
     spec: LimitSpec,
     deadline: Timeout,
-    /// What operators ordered about keys at any server.
+    /// The orders of operators about keys, at any server.
     orders: Arc<LimitOrders>,
     /// By the quota of an operator's override; `None` for one that the limit cannot use.
     by_quota: Mutex<HashMap<Arc<str>, Option<SharedLimit>>>,

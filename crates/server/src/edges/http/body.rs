@@ -89,7 +89,7 @@ async fn whole<B: Arrives>(body: B, most: usize) -> Result<Option<Bytes>, B::Err
             data
         } else {
             let mut longer = BytesMut::from(whole);
-            // What is announced and within the bound: growing by doubling would take twice as much.
+            // The announced length within the bound: growing by doubling would take twice as much.
             let announced = usize::try_from(body.size_hint().lower()).unwrap_or(most);
             longer.reserve(data.len().saturating_add(announced).min(most - longer.len()));
             longer.extend_from_slice(&data);

@@ -1,7 +1,8 @@
 //! The connections of a listener of any protocol, accepted within their bounds.
 //!
 //! `slots` bounds their number and decides which one is closed for a new one. `write_deadline` bounds how long an answer waits for a
-//! client that does not read. `control_frames` bounds what an HTTP/2 client sends beside requests. `when_woken` keeps what ends a connection from being asked at each request.
+//! client that does not read. `control_frames` bounds the frames of an HTTP/2 client that are not
+//! requests. `when_woken` polls the future that ends a connection only when it was woken, not at each request.
 
 mod control_frames;
 mod slots;
