@@ -112,7 +112,7 @@ impl fmt::Debug for Breaker {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::{
         pin::pin,

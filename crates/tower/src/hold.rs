@@ -87,7 +87,7 @@ fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u32) {
     }
 }
 
-/// A refund that fails (leased and reported limits, a store that is down) leaves the cost charged. The store's statistics
+/// A refund that fails (because the store is down) leaves the cost charged. The store's statistics
 /// count it.
 #[cfg(feature = "shared")]
 fn refund_in_background(limit: &SharedLimit, key: &[u8], cost: u32) {

@@ -134,6 +134,8 @@ fn sharing(name: &str, store: &Server, deadline: &str) -> (Serving, Haproxy) {
         ["--rules", &rules, "--spoe", "127.0.0.1:0", "--store", &store, "--store-deadline", deadline];
     let server = Serving::with(&arguments);
     eventually("the store has been reached", || server.get("/readyz").contains("\"ready\""));
+    // Before the first count a server takes itself for one of ten.
+    eventually("the servers are counted", || metric(&server, "tidegate_shared_store_nodes") < 10);
     let haproxy = Haproxy::patient(&spoe(&server), name, AS_ASKED);
     (server, haproxy)
 }

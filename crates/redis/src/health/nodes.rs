@@ -63,13 +63,16 @@ pub fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
+/// In place of an assumed number once one was counted or restored.
+const KNOWN: u32 = u32::MAX;
+
 /// The number of nodes, for decisions.
 #[derive(Debug)]
 pub struct Nodes {
     count: AtomicU32,
     /// A lower bound on the count.
     least: AtomicU32,
-    /// The count as long as none is known; 0 if it is 1 then.
+    /// The count as long as none is known; 0 if it is 1 then, and [`KNOWN`] once there was one.
     assumed: AtomicU32,
 }
 
@@ -84,18 +87,18 @@ impl Nodes {
 
     /// The number of nodes, at least 1.
     pub fn get(&self) -> u32 {
-        let all = [&self.count, &self.least, &self.assumed].map(|nodes| nodes.load(Ordering::Relaxed));
-        all.into_iter().max().unwrap_or(1)
+        let known = self.count.load(Ordering::Relaxed).max(self.least.load(Ordering::Relaxed));
+        known.max(self.assumed().unwrap_or(1))
     }
 
-    /// Sets the number that applies until one is counted or restored.
+    /// Sets the number that applies until one is counted or restored. It changes nothing if that has happened already.
     pub fn assume(&self, nodes: u32) {
-        self.assumed.store(nodes, Ordering::Relaxed);
+        let _ = self.assumed.compare_exchange(0, nodes, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// The number that is assumed because none is known.
     pub fn assumed(&self) -> Option<u32> {
-        Some(self.assumed.load(Ordering::Relaxed)).filter(|&nodes| nodes > 0)
+        Some(self.assumed.load(Ordering::Relaxed)).filter(|&nodes| nodes > 0 && nodes != KNOWN)
     }
 
     /// Sets a lower bound on the number of nodes.
@@ -106,7 +109,7 @@ impl Nodes {
     /// Restores a count from before a start. It applies until heartbeats have shown fewer nodes for a while.
     pub fn recall(&self, nodes: u32) {
         self.count.fetch_max(nodes, Ordering::Relaxed);
-        self.assume(0);
+        self.assumed.store(KNOWN, Ordering::Relaxed);
     }
 }
 
@@ -122,7 +125,7 @@ impl Census {
     /// Takes in a count. A larger one applies immediately, a smaller one after [`PROOF`].
     pub fn count(&mut self, nodes: &Nodes, counted: u32, now: Nanos) {
         let counted = counted.max(1);
-        nodes.assume(0);
+        nodes.assumed.store(KNOWN, Ordering::Relaxed);
         let known = nodes.count.load(Ordering::Relaxed);
         if counted >= known {
             nodes.count.store(counted, Ordering::Relaxed);
@@ -295,6 +298,7 @@ mod tests {
         Census::default().count(&nodes, 2, Nanos::from_secs(1_000));
         assert_eq!((nodes.get(), nodes.assumed()), (2, None));
         nodes.assume(10);
+        assert_eq!((nodes.get(), nodes.assumed()), (2, None), "the heartbeat was faster");
         nodes.recall(3);
         assert_eq!((nodes.get(), nodes.assumed()), (3, None));
     }

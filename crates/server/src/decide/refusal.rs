@@ -144,7 +144,7 @@ pub enum Refusal {
         #[source]
         why: QuotaTextError,
     },
-    /// The limit has [`MOST_OVERRIDES`] overrides already.
+    /// The limit has as many overrides as it may have.
     #[error(
         "{MOST_OVERRIDES} keys of limit `{limit}` are overridden already: end some, or write them into the rules file"
     )]

@@ -15,7 +15,7 @@ fn table(policy: &Policy, max_keys: usize) -> Table {
 fn ask(table: &Table, policy: &Policy, key: &str) -> bool {
     let now = Nanos::from_secs(9);
     table
-        .apply(policy, HashKeys::from_seeds(1, 2).tag(key.as_bytes()), now, |state, _| {
+        .apply(policy, HashKeys::from_seeds(1, 2).tag_of(key.as_bytes()), now, |state, _| {
             policy.decide(state, now, 1)
         })
         .is_ok_and(|decision| decision.is_allowed())

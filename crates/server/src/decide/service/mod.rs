@@ -5,7 +5,7 @@
 //! |---|---|
 //! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, charge, peek or refund |
 //! | several limits, all or none | [`Service::acquire_all`], [`Service::peek_all`] |
-//! | an estimate that is corrected after the work | [`Service::reserve`], [`Service::extend`], [`Service::settle`] |
+//! | an estimate that is corrected after the work | `Service::reserve`, `Service::extend`, `Service::settle` |
 //! | one limit, from a thread that must not block | [`resolve`], then [`Limit::decide_in_memory`](crate::decide::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::decide::limits::Limit::decide) on the runtime if that returns `None` |
 //!
 //! If the limits are in memory, none of these waits. The time of a decision is an argument: an edge reads the service's clock
