@@ -12,6 +12,7 @@ use serde_path_to_error::{Path, Segment};
 use tidegate_core::parse_duration;
 
 use super::problem::{Problem, Refused};
+use crate::decide::service;
 
 /// The maximum number of limits in one `all`.
 pub const MAX_ALL: usize = 32;
@@ -26,6 +27,17 @@ pub(super) struct Ask<'a> {
     pub key: Option<Text<'a>>,
     #[serde(default = "one_unit", deserialize_with = "cost")]
     pub cost: u32,
+}
+
+impl Ask<'_> {
+    /// The question to the service.
+    pub fn question(&self) -> service::Ask<'_> {
+        service::Ask {
+            limit: self.limit.as_bytes(),
+            key: self.key.as_deref().map(str::as_bytes),
+            cost: self.cost,
+        }
+    }
 }
 
 /// A text that is borrowed from the body, unless it has escapes there.

@@ -8,9 +8,8 @@ use serde_json::json;
 use super::{
     answer,
     app::App,
-    ask::{self, Costs, Reserve, Reserved},
+    ask::{self, Ask, Costs, Reserve, Reserved},
     problem::{Problem, Refused},
-    routes::question,
     table::Endpoint,
 };
 use crate::decide::{
@@ -37,7 +36,7 @@ pub(super) async fn run(
             asks.iter().enumerate().try_for_each(|(at, ask)| {
                 permitted(&ask.limit).map_err(|problem| problem.under(&format!("#/all/{at}")))
             })?;
-            let asked: Vec<_> = asks.iter().map(question).collect();
+            let asked: Vec<_> = asks.iter().map(Ask::question).collect();
             let reserved = service.reserve(&asked, ttl.into(), service.now()).await;
             let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
             let (joint, id) = reserved.map_err(place)?;

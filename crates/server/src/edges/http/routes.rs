@@ -196,7 +196,7 @@ async fn run(
             if act == Act::Refund {
                 refuse_to_refund_rates(app, &ask, rights.as_deref())?;
             }
-            let answer = app.service.decide(question(&ask), act, app.service.now()).await;
+            let answer = app.service.decide(ask.question(), act, app.service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, Some(StatusCode::OK)))
         }
@@ -242,12 +242,12 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Respons
     match asks {
         Asks::One(ask) => {
             let act = if takes { Act::Take } else { Act::Peek };
-            let answer = service.decide(question(&ask), act, service.now()).await;
+            let answer = service.decide(ask.question(), act, service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             Ok(answer::one(&answer, status))
         }
         Asks::All(all) => {
-            let asks: Vec<_> = all.iter().map(question).collect();
+            let asks: Vec<_> = all.iter().map(Ask::question).collect();
             let now = service.now();
             let joint = if takes {
                 Box::pin(service.acquire_all(&asks, now)).await
@@ -258,10 +258,6 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Respons
             Ok(answer::all(&joint.map_err(place)?, status))
         }
     }
-}
-
-pub(super) fn question<'a>(ask: &'a Ask<'_>) -> service::Ask<'a> {
-    service::Ask { limit: ask.limit.as_bytes(), key: ask.key.as_deref().map(str::as_bytes), cost: ask.cost }
 }
 
 fn not_found(plane: Plane, path: &str) -> Response<Body> {
