@@ -61,7 +61,8 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
             Flow::Continue
         }
         Some(Err((_, refusal))) => refuse(context, "reserve", &refusal),
-        None => unreachable!("limits in memory decide at once, and others are refused"),
+        // A reload has just moved one of the limits to the store.
+        None => refuse(context, "reserve", &Refusal::Reservation(ReservationError::Ended)),
     }
 }
 
