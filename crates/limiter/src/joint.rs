@@ -252,8 +252,9 @@ fn attempt<C: ?Sized, R>(
         }
     }
 
-    let mut states =
-        States { requests, places: places(requests, &unkeyed), homes, unkeyed: &unkeyed, cells, joint };
+    let places = places(requests, &unkeyed);
+    let sums = sums(requests, &places, &homes);
+    let mut states = States { requests, places, sums, homes, unkeyed: &unkeyed, cells, joint };
     Ok(Some(step(&mut states)))
 }
 
@@ -261,6 +262,7 @@ fn attempt<C: ?Sized, R>(
 pub(crate) struct States<'l, 'r, C: ?Sized> {
     requests: &'r [Request<'r, C>],
     places: Few<KeyPlace>,
+    sums: Few<Sum>,
     homes: Few<(&'r KeyedLimiter<C>, &'r Home, Tag)>,
     unkeyed: &'l [&'r Limiter<C>],
     cells: Few<version::LockedVersion<'l>>,
@@ -279,23 +281,9 @@ impl<C: ?Sized> States<'_, '_, C> {
         }
     }
 
-    /// Whether two requests have the same state.
-    fn same(&self, one: usize, other: usize) -> bool {
-        match (self.places[one], self.places[other]) {
-            (KeyPlace::Keyed(a), KeyPlace::Keyed(b)) => {
-                let ((_, one, tag), (_, other, other_tag)) = (self.homes[a], self.homes[b]);
-                std::ptr::eq(&raw const **one, &raw const **other) && tag == other_tag
-            }
-            (KeyPlace::Unkeyed(a), KeyPlace::Unkeyed(b)) => a == b,
-            _ => false,
-        }
-    }
-
     /// The first request for the same state, and the cost of the requests for it up to this one.
-    pub fn of_state(&self, at: usize) -> (usize, u32) {
-        let same = (0..=at).filter(|&other| self.same(at, other));
-        let cost = same.clone().fold(0, |sum: u32, other| sum.saturating_add(self.requests[other].cost()));
-        (same.min().unwrap_or(at), cost)
+    pub fn of_state(&self, at: usize) -> Sum {
+        self.sums[at]
     }
 
     /// Decides on all requests, and takes them if all are admitted. `tickets` are the places of a caller that waits.
@@ -333,7 +321,7 @@ impl<C: ?Sized> States<'_, '_, C> {
         wakes: &mut Wakes,
     ) -> Decision {
         let own = self.requests[at].own_policy();
-        let (first, cost) = self.of_state(at);
+        let Sum { first, cost } = self.of_state(at);
         let ticket = tickets.get(first).and_then(Option::as_deref);
         let behind = if cost == 0 {
             None
@@ -378,6 +366,41 @@ impl<C: ?Sized> States<'_, '_, C> {
     }
 }
 
+/// The requests for one state up to one of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Sum {
+    /// The first of them.
+    pub first: usize,
+    /// Their cost.
+    pub cost: u32,
+}
+
+/// For each request, the requests for its state up to it.
+fn sums<C: ?Sized>(
+    requests: &[Request<'_, C>],
+    places: &[KeyPlace],
+    homes: &[(&KeyedLimiter<C>, &Home, Tag)],
+) -> Few<Sum> {
+    let state = |at: usize| match places[at] {
+        KeyPlace::Keyed(k) => {
+            let (_, home, tag) = homes[k];
+            (std::ptr::from_ref(&**home).addr(), Some(tag))
+        }
+        KeyPlace::Unkeyed(u) => (u, None),
+    };
+    let mut order: Few<usize> = (0..requests.len()).collect();
+    order.sort_unstable_by_key(|&at| (state(at), at));
+    let mut sums: Few<Sum> = requests.iter().map(|request| Sum { first: 0, cost: request.cost() }).collect();
+    for group in order.chunk_by(|&one, &other| state(one) == state(other)) {
+        let mut cost = 0_u32;
+        for &at in group {
+            cost = cost.saturating_add(sums[at].cost);
+            sums[at] = Sum { first: group[0], cost };
+        }
+    }
+    sums
+}
+
 /// The position of a request's state among the locked ones.
 #[derive(Clone, Copy)]
 enum KeyPlace {
@@ -396,7 +419,7 @@ fn places<C: ?Sized>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Fe
                 KeyPlace::Keyed(next_keyed - 1)
             }
             Request::Unkeyed { limiter, .. } => {
-                let at = unkeyed.iter().position(|other| other.address() == limiter.address());
+                let at = unkeyed.binary_search_by_key(&limiter.address(), |other| other.address());
                 KeyPlace::Unkeyed(at.unwrap_or_default())
             }
         })

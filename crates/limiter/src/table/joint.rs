@@ -58,11 +58,14 @@ impl<'a> Joint<'a> {
         places.dedup_by_key(|&mut (position, ..)| position);
         let buckets = places.iter().map(|&(_, table, index)| table.memory.lock(index)).collect();
         let mut joint = Self { buckets, cells: SmallVec::new() };
-        for at in 0..wanted.len() {
-            let cell = match joint.find_or_add(&places, wanted, at, now) {
+        // The other keys of this decision must not be evicted for one of them.
+        let mut pinned: SmallVec<[Tag; INLINE]> = wanted.iter().map(|want| want.tag).collect();
+        pinned.sort_unstable();
+        for want in wanted {
+            let cell = match joint.find_or_add(&places, want, &pinned, now) {
                 Ok(cell) => Ok(cell),
                 Err(NoRoom::Refused(until)) => {
-                    wanted[at].table.counters.refused.add(1);
+                    want.table.counters.refused.add(1);
                     Err(until)
                 }
                 Err(NoRoom::Pinned) => return Err(Full),
@@ -75,21 +78,18 @@ impl<'a> Joint<'a> {
     fn find_or_add<A: Algorithm>(
         &mut self,
         places: &[(Position, &Table, usize)],
-        wanted: &[Wanted<'_, A>],
-        at: usize,
+        want: &Wanted<'_, A>,
+        pinned: &[Tag],
         now: Nanos,
     ) -> Result<(usize, usize, Found), NoRoom> {
-        let Wanted { table, algorithm, tag, .. } = wanted[at];
+        let &Wanted { table, algorithm, tag, .. } = want;
         let total = table.memory.layout.buckets;
         let find = |index| {
-            let wanted = position(&wanted[at], index);
+            let sought = position(want, index);
             // Locked before, so it is found.
-            places.binary_search_by_key(&wanted, |&(position, ..)| position).unwrap_or_else(|at| at)
+            places.binary_search_by_key(&sought, |&(position, ..)| position).unwrap_or_else(|at| at)
         };
         let (first, second) = (find(tag.first(total)), find(tag.second(total)));
-        // The other keys of this decision must not be evicted for this one.
-        let mut pinned: SmallVec<[Tag; INLINE]> = SmallVec::new();
-        pinned.extend(wanted.iter().filter(|w| std::ptr::eq(w.table, table)).map(|w| w.tag));
         let mut pair = if first == second {
             Pair::new(&mut self.buckets[first], None)
         } else {
@@ -99,9 +99,7 @@ impl<'a> Joint<'a> {
         };
         let (place, found) = match pair.find(tag) {
             Some(place) => (place, Found::Known),
-            None if table.is_open() => {
-                (table.make_room(algorithm, &mut pair, tag, now, &pinned)?, Found::New)
-            }
+            None if table.is_open() => (table.make_room(algorithm, &mut pair, tag, now, pinned)?, Found::New),
             // On the next attempt the caller finds the table that replaced this one.
             None => return Err(NoRoom::Refused(now)),
         };

@@ -72,7 +72,7 @@ impl<'p, 'a> Pair<'p, 'a> {
         self.bucket(place.second).set_tag(place.cell, tag);
     }
 
-    /// The occupied places of keys that are not pinned.
+    /// The occupied places of keys that are not pinned. The pinned ones are sorted.
     fn occupied(&mut self, pinned: &[Tag]) -> PairCells {
         let mut places = [None; 2 * MOST_CELLS];
         let mut n = 0;
@@ -83,7 +83,7 @@ impl<'p, 'a> Pair<'p, 'a> {
             let bucket = self.bucket(second);
             for cell in 0..bucket.cells() {
                 let tag = bucket.tag(cell);
-                if tag != 0 && !pinned.contains(&Tag::new(tag)) {
+                if tag != 0 && pinned.binary_search(&Tag::new(tag)).is_err() {
                     places[n] = Some(PairCell { second, cell });
                     n += 1;
                 }
