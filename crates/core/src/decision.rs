@@ -21,6 +21,59 @@ pub enum Outcome {
     },
 }
 
+/// Why work was denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DenialReason {
+    /// The quota is used up. Time makes room.
+    Quota,
+    /// The cost is above the limit or the burst. Waiting does not help.
+    TooLarge,
+    /// As many permits are held as the limit has. The end of other work makes room.
+    InFlight,
+    /// The key is blocked.
+    Blocked,
+    /// The configuration denies the key for good.
+    DenyListed,
+    /// The table of keys has no room for a new key.
+    TableFull,
+    /// The shared store did not reply, and the limit denies without it.
+    StoreDown,
+}
+
+impl DenialReason {
+    /// All reasons.
+    pub const ALL: [Self; 7] = [
+        Self::Quota,
+        Self::TooLarge,
+        Self::InFlight,
+        Self::Blocked,
+        Self::DenyListed,
+        Self::TableFull,
+        Self::StoreDown,
+    ];
+
+    /// The name in answers, metrics and logs, such as `too-large`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Quota => "quota",
+            Self::TooLarge => "too-large",
+            Self::InFlight => "in-flight",
+            Self::Blocked => "blocked",
+            Self::DenyListed => "deny-listed",
+            Self::TableFull => "table-full",
+            Self::StoreDown => "store-down",
+        }
+    }
+}
+
+impl fmt::Display for DenialReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// `wait` of a denial for which waiting does not help.
 const NEVER: u64 = u64::MAX;
 
@@ -28,8 +81,7 @@ const NEVER: u64 = u64::MAX;
 enum Verdict {
     Allow,
     Delay,
-    Deny,
-    TooLarge,
+    Deny(DenialReason),
 }
 
 /// The state of a limit after a decision.
@@ -102,26 +154,44 @@ impl Decision {
     /// Denied; the request would be admitted after `retry_after` nanoseconds.
     #[inline]
     pub const fn deny(standing: Standing, retry_after: u64) -> Self {
-        Self::new(Verdict::Deny, retry_after, standing)
+        Self::new(Verdict::Deny(DenialReason::Quota), retry_after, standing)
     }
 
     /// Denied without a retry time (see [`Outcome::Deny`]).
     #[inline]
     pub const fn deny_for_good(standing: Standing) -> Self {
-        Self::new(Verdict::Deny, NEVER, standing)
+        Self::new(Verdict::Deny(DenialReason::Quota), NEVER, standing)
     }
 
     /// Denied, because the cost is above the limit (see [`exceeds_limit`](Self::exceeds_limit)).
     #[inline]
     pub const fn too_large(standing: Standing) -> Self {
-        Self::new(Verdict::TooLarge, NEVER, standing)
+        Self::new(Verdict::Deny(DenialReason::TooLarge), NEVER, standing)
     }
 
     /// [`allow`](Self::allow) or [`deny`](Self::deny), chosen without a branch.
     #[inline]
     pub(crate) fn allow_if(allowed: bool, standing: Standing, retry_after: u64) -> Self {
-        let verdict = select_unpredictable(allowed, Verdict::Allow, Verdict::Deny);
+        let verdict = select_unpredictable(allowed, Verdict::Allow, Verdict::Deny(DenialReason::Quota));
         Self::new(verdict, select_unpredictable(allowed, 0, retry_after), standing)
+    }
+
+    /// The same decision with another reason, if it denies. The constructors say [`DenialReason::Quota`] or [`DenialReason::TooLarge`].
+    #[inline]
+    pub const fn because(mut self, reason: DenialReason) -> Self {
+        if let Verdict::Deny(_) = self.verdict {
+            self.verdict = Verdict::Deny(reason);
+        }
+        self
+    }
+
+    /// Why the work was denied; `None` for admitted work.
+    #[must_use]
+    pub const fn reason(&self) -> Option<DenialReason> {
+        match self.verdict {
+            Verdict::Deny(reason) => Some(reason),
+            Verdict::Allow | Verdict::Delay => None,
+        }
     }
 
     /// The state of the limit after the decision.
@@ -149,7 +219,7 @@ impl Decision {
     /// does.
     #[must_use]
     pub const fn exceeds_limit(&self) -> bool {
-        matches!(self.verdict, Verdict::TooLarge)
+        matches!(self.verdict, Verdict::Deny(DenialReason::TooLarge))
     }
 
     /// Returns the decision if the work may proceed, now or after [`delay`](Self::delay).
@@ -166,7 +236,7 @@ impl Decision {
         match self.verdict {
             Verdict::Allow => Outcome::Allow,
             Verdict::Delay => Outcome::Delay(Duration::from_nanos(self.wait)),
-            Verdict::Deny | Verdict::TooLarge => Outcome::Deny { retry_after: self.retry_after() },
+            Verdict::Deny(_) => Outcome::Deny { retry_after: self.retry_after() },
         }
     }
 
@@ -183,7 +253,7 @@ impl Decision {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.verdict {
-            Verdict::Deny if self.wait != NEVER => Some(Duration::from_nanos(self.wait)),
+            Verdict::Deny(_) if self.wait != NEVER => Some(Duration::from_nanos(self.wait)),
             _ => None,
         }
     }
@@ -222,7 +292,7 @@ impl Decision {
         match self.verdict {
             Verdict::Allow => 0,
             Verdict::Delay => self.wait / 2,
-            Verdict::Deny | Verdict::TooLarge => self.wait | 1 << 63,
+            Verdict::Deny(_) => self.wait | 1 << 63,
         }
     }
 }
@@ -250,13 +320,23 @@ impl fmt::Display for Decision {
                 write_duration(f, self.delay())?;
                 write!(f, ", {left} of {limit} left")
             }
-            Verdict::Deny => {
-                write!(f, "denied, {left} of {limit} left")?;
+            Verdict::Deny(DenialReason::TooLarge) => {
+                write!(f, "denied, the cost is above the limit of {limit}")
+            }
+            Verdict::Deny(reason) => {
+                match reason {
+                    DenialReason::Quota | DenialReason::InFlight | DenialReason::TooLarge => {
+                        write!(f, "denied, {left} of {limit} left")?;
+                    }
+                    DenialReason::Blocked => f.write_str("denied, the key is blocked")?,
+                    DenialReason::DenyListed => f.write_str("denied, the key is on the deny list")?,
+                    DenialReason::TableFull => f.write_str("denied, no room for another key")?,
+                    DenialReason::StoreDown => f.write_str("denied, the shared store did not reply")?,
+                }
                 let Some(wait) = self.retry_after() else { return Ok(()) };
                 f.write_str(", try again in ")?;
                 write_duration(f, wait)
             }
-            Verdict::TooLarge => write!(f, "denied, the cost is above the limit of {limit}"),
         }
     }
 }

@@ -39,7 +39,7 @@ mod time;
 
 pub use algorithm::Algorithm;
 pub use debt::{Debt, Lasts, Share};
-pub use decision::{Admission, Decision, Denied, Outcome, Standing};
+pub use decision::{Admission, Decision, DenialReason, Denied, Outcome, Standing};
 pub use key::{Key, address_key};
 pub use parameters::Parameters;
 pub use policy::{Estimate, Policy, PolicyError};

@@ -46,9 +46,9 @@ pub use permit::{OwnedPermit, Permit};
 pub use reserve::{Estimates, Reservation};
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
-    Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, Denied, Estimate, Key, Lasts, MAX_WINDOW,
-    ManualClock, Nanos, Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota, QuotaError,
-    Share, Standing, algorithm,
+    Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, DenialReason, Denied, Estimate, Key, Lasts,
+    MAX_WINDOW, ManualClock, Nanos, Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota,
+    QuotaError, Share, Standing, algorithm,
 };
 pub use wait::WaitError;
 pub use wait_all::{WaitAllError, wait_all};

@@ -262,7 +262,7 @@ fn a_shadow_limit_counts_and_reports_but_never_denies() {
     assert_eq!((beyond.status, beyond.header("retry-after")), (200, None));
     let body = beyond.json();
     assert_eq!((&body["allowed"], &body["retry_after_ms"]), (&json!(true), &json!(null)));
-    assert_eq!(body["shadow"], json!({"would_deny": true, "retry_after_ms": 60_000}));
+    assert_eq!(body["shadow"], json!({"would_deny": true, "retry_after_ms": 60_000, "reason": "quota"}));
     // It does not veto the other limits, which are charged.
     let all = r#"{"all":[{"limit":"trial","key":"alice"},{"limit":"per-user","key":"alice"}]}"#;
     let together = acquire(&server, all);
@@ -271,6 +271,68 @@ fn a_shadow_limit_counts_and_reports_but_never_denies() {
     assert_eq!(alice["remaining"], 2);
     assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 2);
     assert_eq!(server.metric(r#"tidegate_decisions_total{limit="trial",outcome="denied"}"#), 0);
+}
+
+#[test]
+fn a_denial_says_why_and_is_counted_by_reason() {
+    let rules = format!(
+        "{RULES}  - {{name: small, limit: 1/1h, algorithm: sliding-log, max_keys: 8, when_full: deny}}\n"
+    );
+    let server = Running::with_rules("http-reasons", &rules);
+    let denied = |limit: &str, key: &str, cost: u32| {
+        let response = acquire(&server, &format!(r#"{{"limit":"{limit}","key":"{key}","cost":{cost}}}"#));
+        if response.status == 429 {
+            Some(response.json()["reason"].as_str().unwrap().to_owned())
+        } else {
+            None
+        }
+    };
+    let reason = |limit, key, cost| denied(limit, key, cost).expect("a denial");
+    let count = |limit: &str, reason: &str| {
+        server.metric(&format!(r#"tidegate_denials_total{{limit="{limit}",reason="{reason}"}}"#))
+    };
+
+    assert_eq!(denied("per-user", "alice", 3), None);
+    assert_eq!(
+        (reason("per-user", "alice", 1), reason("per-user", "alice", 4)),
+        ("quota".into(), "too-large".into())
+    );
+    assert_eq!(denied("seats", "alice", 2), None);
+    assert_eq!(
+        (reason("seats", "alice", 1), reason("seats", "alice", 3)),
+        ("in-flight".into(), "too-large".into())
+    );
+    server.post("/v1/block", r#"{"limit":"per-user","key":"bob"}"#);
+    server.post("/v1/block", r#"{"limit":"logins","key":"bob","for":"60s"}"#);
+    assert_eq!(
+        (reason("per-user", "bob", 1), reason("logins", "bob", 1)),
+        ("blocked".into(), "blocked".into())
+    );
+    assert_eq!(
+        (reason("logins", "mallory", 1), reason("logins", "mallory", 1)),
+        ("deny-listed".into(), "deny-listed".into())
+    );
+    let full = (0..100).find_map(|key| denied("small", &format!("k{key}"), 1)).expect("the table fills");
+    assert_eq!(full, "table-full");
+
+    assert_eq!(
+        (count("per-user", "quota"), count("per-user", "too-large"), count("per-user", "blocked")),
+        (1, 1, 1)
+    );
+    assert_eq!(
+        (count("logins", "deny-listed"), count("logins", "blocked"), count("small", "table-full")),
+        (2, 1, 1)
+    );
+    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="denied"}"#), 3);
+
+    // Of several limits, each has its own reason, and the answer that of the limit that bound.
+    let all = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"logins","key":"mallory"}]}"#;
+    let joint = acquire(&server, all).json();
+    assert_eq!((&joint["reason"], &joint["limit_name"]), (&json!("deny-listed"), &json!("logins")));
+    assert_eq!(
+        (&joint["decisions"][0]["reason"], &joint["decisions"][1]["reason"]),
+        (&json!("quota"), &json!("deny-listed"))
+    );
 }
 
 #[test]

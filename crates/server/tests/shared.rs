@@ -274,7 +274,8 @@ fn without_the_store_each_limit_follows_on_error_and_then_recovers() {
     assert_eq!(server.metric("tidegate_shared_store_up"), 0);
     // `open` admits beyond the limit, `closed` denies, and `local` admits a share.
     assert_eq!([(); 3].map(|()| acquire(&server, "opens", "alice").0), [200; 3]);
-    assert_eq!(acquire(&strict, "closes", "bob").0, 429);
+    let (status, body) = acquire(&strict, "closes", "bob");
+    assert_eq!((status, &body["reason"]), (429, &json!("store-down")));
     assert_eq!(strict.resp("ACQUIRE closes bob"), "[1 5 0 -1 0]");
     let local = admitted(&server, "log", "carol", 40);
     assert!((10..=20).contains(&local), "{local}: two servers at most, and a limit of 20");

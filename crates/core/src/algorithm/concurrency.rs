@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::{Algorithm, SlidingLog, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, Lasts, Nanos, Parameters, PolicyError, Quota, Share, Standing};
+use crate::{Debt, Decision, DenialReason, Lasts, Nanos, Parameters, PolicyError, Quota, Share, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -88,7 +88,7 @@ impl Algorithm for Concurrency {
 
     fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
         if let Some(log) = self.held {
-            return log.check(state, now, cost);
+            return in_flight(log.check(state, now, cost));
         }
         let limit = u64::from(self.limit);
         let room = limit.saturating_sub(state[0]);
@@ -100,7 +100,7 @@ impl Algorithm for Concurrency {
             never_fits(self.limit, room, reset(state[0]))
         } else {
             // It is unknown when a permit is released.
-            Decision::deny_for_good(standing(room, reset(state[0])))
+            in_flight(Decision::deny_for_good(standing(room, reset(state[0]))))
         }
     }
 
@@ -164,4 +164,8 @@ impl Algorithm for Concurrency {
             (None, Lasts::Until(_)) => state[0] = debt.share.units(self.limit).into(),
         }
     }
+}
+/// Other work in flight, and not a quota, is why permits are denied.
+fn in_flight(decision: Decision) -> Decision {
+    if decision.exceeds_limit() { decision } else { decision.because(DenialReason::InFlight) }
 }

@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
-use tidegate_core::{Decision, Nanos, Standing};
+use tidegate_core::{Decision, DenialReason, Nanos, Standing};
 
 use crate::{Deadline, Plan};
 
@@ -31,6 +31,7 @@ struct Denial {
     cost: u32,
     limit: u32,
     remaining: u64,
+    reason: DenialReason,
     /// When it is forgotten.
     ends: Nanos,
     until: Nanos,
@@ -69,6 +70,7 @@ impl Denials {
                 Standing { limit: denial.limit, room: denial.remaining, unit: 1, reset_after: reset },
                 wait,
             )
+            .because(denial.reason)
         })
     }
 
@@ -89,14 +91,14 @@ impl Denials {
     /// Remembers a denial. `asked` is when the request was sent: the denial may be older than its arrival, but never older
     /// than that.
     pub fn put(&self, tag: u64, cost: u32, decision: &Decision, asked: Nanos) {
-        let Some(wait) = decision.retry_after() else { return };
+        let (Some(wait), Some(reason)) = (decision.retry_after(), decision.reason()) else { return };
         let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
         let until = asked.saturating_add(wait.into());
         let reset = asked.saturating_add(decision.reset_after().into());
         let ends = until.min(asked.saturating_add(LONGEST));
         self.last.fetch_max(ends.get(), Ordering::Relaxed);
         *self.slot(tag) =
-            Some(Denial { tag, cost, limit, remaining: decision.remaining(), ends, until, reset });
+            Some(Denial { tag, cost, limit, remaining: decision.remaining(), reason, ends, until, reset });
     }
 }
 

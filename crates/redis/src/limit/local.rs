@@ -1,6 +1,6 @@
 //! Decisions in memory while the store makes none.
 
-use tidegate_core::{Algorithm, Decision, Outcome, Policy, Standing};
+use tidegate_core::{Algorithm, Decision, DenialReason, Outcome, Policy, Standing};
 use tidegate_limiter::{BuildError, KeyedLimiter};
 
 /// The most bytes that the default number of keys may use.
@@ -73,9 +73,9 @@ fn share(whole: &Decision, unit: u32) -> Decision {
         Outcome::Allow => Decision::allow(standing),
         Outcome::Delay(delay) => Decision::delayed(standing, nanos(delay)),
         Outcome::Deny { retry_after: Some(wait) } => Decision::deny(standing, nanos(wait)),
-        _ if whole.exceeds_limit() => Decision::too_large(standing),
         _ => Decision::deny_for_good(standing),
     }
+    .because(whole.reason().unwrap_or(DenialReason::Quota))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Algorithm, Clock, Decision, Key, Nanos, Policy, Standing};
+use tidegate_core::{Algorithm, Clock, Decision, DenialReason, Key, Nanos, Policy, Standing};
 use tidegate_limiter::KeyedLimit;
 
 use super::{
@@ -465,7 +465,8 @@ impl SharedLimit {
             }
             _ => {
                 counters.failed_closed.add(1);
-                let decision = Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: 0 });
+                let decision = Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: 0 })
+                    .because(DenialReason::StoreDown);
                 SharedDecision { decision, source: Source::Failed(error) }
             }
         }

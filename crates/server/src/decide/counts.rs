@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_core::Decision;
+use tidegate_core::{Decision, DenialReason};
 
 use crate::observe::heavy::Sampling;
 
@@ -11,7 +11,8 @@ use crate::observe::heavy::Sampling;
 pub struct Counts {
     allowed: AtomicU64,
     delayed: AtomicU64,
-    denied: AtomicU64,
+    /// By [`DenialReason::ALL`].
+    denied: [AtomicU64; DenialReason::ALL.len()],
     shadow_denied: AtomicU64,
     errors: AtomicU64,
     pub(crate) sampling: Sampling,
@@ -26,6 +27,8 @@ pub struct CountsRead {
     pub delayed: u64,
     /// Denied.
     pub denied: u64,
+    /// Denied for each reason, by [`DenialReason::ALL`].
+    pub denied_by: [u64; DenialReason::ALL.len()],
     /// Admitted by a shadow limit that would have denied.
     pub shadow_denied: u64,
     /// Decided without the store because it did not reply. The other counters include these.
@@ -36,8 +39,8 @@ impl Counts {
     /// Counts a decision that was enforced. Returns whether it belongs to the sample for heavy keys.
     #[inline]
     pub fn add(&self, decision: &Decision) -> bool {
-        let counter = if decision.is_denied() {
-            &self.denied
+        let counter = if let Some(reason) = decision.reason() {
+            &self.denied[reason as usize]
         } else if decision.delay().is_zero() {
             &self.allowed
         } else {
@@ -65,10 +68,12 @@ impl Counts {
     #[must_use]
     pub fn read(&self) -> CountsRead {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let denied_by = self.denied.each_ref().map(read);
         CountsRead {
             allowed: read(&self.allowed),
             delayed: read(&self.delayed),
-            denied: read(&self.denied),
+            denied: denied_by.iter().sum(),
+            denied_by,
             shadow_denied: read(&self.shadow_denied),
             errors: read(&self.errors),
         }

@@ -1,6 +1,6 @@
 //! Converts values in Redis to the words of `tidegate-core`.
 
-use tidegate_core::{Algorithm, Decision, Nanos, Standing};
+use tidegate_core::{Algorithm, Decision, DenialReason, Nanos, Standing};
 
 use super::{Layout, Plan};
 
@@ -102,6 +102,7 @@ pub(super) fn answer(
             Standing { limit, room, unit: 1, reset_after: reset },
             lifetime.saturating_sub(age) + behind,
         )
+        .because(if permits { DenialReason::InFlight } else { DenialReason::Quota })
     } else {
         let reset = if cost == 0 { reset } else { lifetime + behind };
         Decision::allow(Standing {

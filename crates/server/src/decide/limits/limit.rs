@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Clock, Decision, Nanos, Policy, PolicyError};
+use tidegate_core::{Clock, Decision, DenialReason, Nanos, Policy, PolicyError};
 use tidegate_limiter::{KeyedLimiter, OverrideError, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
 
@@ -98,8 +98,19 @@ impl Limit {
                 self.standing(key, 0, now)
             }
         };
+        let decision = self.explained(key, decision);
         self.count(act, key, cost, &decision, now);
         Some(decision)
+    }
+
+    /// The same decision; the reason of a denial by the deny list says so.
+    #[inline]
+    pub(crate) fn explained(&self, key: &[u8], decision: Decision) -> Decision {
+        if decision.reason() == Some(DenialReason::Blocked) && self.is_denied(key) {
+            decision.because(DenialReason::DenyListed)
+        } else {
+            decision
+        }
     }
 
     /// Takes in memory without counting the decision.
@@ -246,7 +257,7 @@ impl Limit {
 
     /// The denial of a key that is on the deny list or blocked.
     pub(crate) fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
-        let here = self.memory.limiter.blocked_at(key, now);
+        let here = self.memory.limiter.blocked_at(key, now).map(|denied| self.explained(key, denied));
         here.or_else(|| self.store.as_ref()?.block_of(key))
     }
 

@@ -132,7 +132,7 @@ impl<'a> Part<'a> {
         spent: Duration,
     ) -> Decision {
         let Self { limit, key, cost } = self;
-        if let Some(decision) = decided {
+        if let Some(decision) = decided.map(|decision| limit.explained(key, decision)) {
             // A limit that would have admitted what another denied counts as neither.
             if admitted || decision.is_denied() {
                 limit.count(Act::Take, key, *cost, &decision, now);

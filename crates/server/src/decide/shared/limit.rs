@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tidegate_core::{Algorithm as _, Decision, Nanos, Standing};
+use tidegate_core::{Algorithm as _, Decision, DenialReason, Nanos, Standing};
 use tidegate_redis::{
     Deadline, LimitError, LimitOrders, Mode, Order, OrderKind, SharedDecision, SharedLimit, Store,
     StoreError, Timeout,
@@ -97,10 +97,11 @@ impl StoreLimit {
     pub(crate) fn block_of(&self, key: &[u8]) -> Option<Decision> {
         let (left, limit) = (self.orders.blocked_for(key)?, self.general.policy().limit());
         let standing = |reset_after| Standing { limit, room: 0, unit: 1, reset_after };
-        Some(match left.get() {
+        let denied = match left.get() {
             _ if left == Nanos::MAX => Decision::deny_for_good(standing(u64::MAX)),
             left => Decision::deny(standing(left.max(1)), left.max(1)),
-        })
+        };
+        Some(denied.because(DenialReason::Blocked))
     }
 
     /// The orders about this limit's keys.

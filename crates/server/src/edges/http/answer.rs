@@ -7,6 +7,7 @@ use axum::{
     http::{HeaderName, HeaderValue, Response, StatusCode, header},
 };
 use serde::Serialize;
+use tidegate_core::DenialReason;
 use tidegate_tower::headers;
 
 use crate::decide::service::{Answer, JointAnswer};
@@ -57,7 +58,7 @@ pub(super) fn reserved(joint: &JointAnswer, id: Option<(&str, Duration)>) -> Res
 }
 
 /// Appends the members of a decision's JSON object. Times are rounded up; `null` means unknown. `retry_after_ms`: when a retry of a
-/// denied request would be admitted. `delay_ms`: how long a leaky bucket makes the work wait. `shadow`: what a shadow limit would have
+/// denied request would be admitted. `reason`: why it is denied, by the names of [`DenialReason`]. `delay_ms`: how long a leaky bucket makes the work wait. `shadow`: what a shadow limit would have
 /// decided.
 ///
 /// Written by hand, because this is most of an answer: a serializer takes four times as many instructions for it.
@@ -72,11 +73,22 @@ fn push_decision(body: &mut Vec<u8>, answer: &Answer, allowed: bool) {
     push_number(body, ",\"retry_after_ms\":", answer.retry_after().map(ceil_ms));
     push_number(body, ",\"reset_after_ms\":", answer.reset_after().map(ceil_ms));
     push_number(body, ",\"delay_ms\":", Some(ceil_ms(raw.delay())));
+    let reason = |body: &mut Vec<u8>, denied: Option<DenialReason>| {
+        if let Some(reason) = denied {
+            body.extend_from_slice(b",\"reason\":\"");
+            body.extend_from_slice(reason.name().as_bytes());
+            body.push(b'"');
+        }
+    };
+    if !spec.shadow {
+        reason(body, raw.reason());
+    }
     if spec.shadow {
         let would_deny = if raw.is_denied() { "true" } else { "false" };
         body.extend_from_slice(b",\"shadow\":{\"would_deny\":");
         body.extend_from_slice(would_deny.as_bytes());
         push_number(body, ",\"retry_after_ms\":", raw.retry_after().map(ceil_ms));
+        reason(body, raw.reason());
         body.push(b'}');
     }
 }

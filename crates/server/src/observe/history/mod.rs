@@ -175,7 +175,7 @@ pub fn latency_bounds() -> impl Iterator<Item = f64> {
 }
 
 fn outcomes(counts: &CountsRead) -> Outcomes {
-    let CountsRead { allowed, delayed, denied, shadow_denied, errors } = *counts;
+    let CountsRead { allowed, delayed, denied, shadow_denied, errors, denied_by: _ } = *counts;
     [allowed, delayed, denied, shadow_denied, errors]
 }
 

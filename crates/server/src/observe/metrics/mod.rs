@@ -9,6 +9,7 @@ use std::{
 };
 
 use prometheus_client::{encoding::text, registry::Registry};
+use tidegate_core::DenialReason;
 use tidegate_limiter::Stats;
 
 use crate::{
@@ -250,6 +251,19 @@ impl Source for Counted {
             .collect();
         let decisions: Vec<_> = decisions.iter().map(|(labels, count)| (&labels[..], *count)).collect();
         sink.family("decisions", "Decisions by limit and outcome", Kind::Counter, &decisions)?;
+        let denials: Vec<_> = limits
+            .iter()
+            .flat_map(|(limit, counts, _)| {
+                DenialReason::ALL
+                    .iter()
+                    .zip(counts.denied_by)
+                    // Most reasons never occur at a limit. Those that did stay in the answer, because counters never go back.
+                    .filter(|(_, count)| *count > 0)
+                    .map(|(reason, count)| ([("limit", *limit), ("reason", reason.name())], count))
+            })
+            .collect();
+        let denials: Vec<_> = denials.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+        sink.family("denials", "Denials by limit and reason", Kind::Counter, &denials)?;
         let labels: Vec<_> = limits.iter().map(|(limit, ..)| [("limit", *limit)]).collect();
         for (name, help, kind, read) in PER_LIMIT {
             let values: Vec<_> = labels
