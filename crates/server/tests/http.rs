@@ -534,6 +534,7 @@ fn the_openapi_description_matches_every_path_and_response() {
         ("POST", "/v1/override", r#"{"limit":"logins","key":"mallory","quota":"9/1m"}"#),
         ("POST", "/v1/reset", r#"{"limit":"per-user","key":"b"}"#),
         ("GET", "/v1/rules", ""),
+        ("GET", "/v1/audit", ""),
         ("POST", "/v1/reload", ""),
         ("GET", "/v1/top?limit=per-user", ""),
         ("GET", "/v1/top?limit=x", ""),

@@ -167,6 +167,11 @@ pub struct Args {
     /// Each takes about 300 bytes and its keys. The state file has them too.
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_RESERVATIONS", default_value_t = MOST_RESERVATIONS, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
     max_reservations: u32,
+    /// File that gets one line of JSON for each action of an operator: block, reset, reload and so on
+    ///
+    /// The log and GET /v1/audit have them too. The server appends, and creates the file if it was moved away.
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_AUDIT")]
+    audit: Option<PathBuf>,
     /// Memory for the history of each limit's decisions, such as 64MiB; `off` keeps none
     ///
     /// It covers each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes
@@ -468,6 +473,7 @@ impl Args {
             max_memory: self.max_memory,
             top_keys: self.top_keys as usize,
             max_reservations: self.max_reservations as usize,
+            audit: self.audit.clone(),
             history_memory: self.history_memory,
             trace_keys: self.trace_keys.0,
             trace_memory: self.trace_memory,

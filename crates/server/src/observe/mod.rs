@@ -1,5 +1,6 @@
 //! Everything that only watches decisions: metrics, history, heavy keys, traces, telemetry.
 
+pub mod audit;
 #[cfg(test)]
 pub(crate) mod captured_log;
 pub mod heavy;

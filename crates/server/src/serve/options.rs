@@ -66,6 +66,8 @@ pub struct Options {
     pub top_keys: usize,
     /// The maximum number of reservations that are open, or remembered after their end.
     pub max_reservations: usize,
+    /// The file to which each action of an operator is appended; `None` for none.
+    pub audit: Option<PathBuf>,
     /// The maximum bytes for the history of decisions; 0 keeps none.
     pub history_memory: u64,
     /// The share of all keys that is traced; `None` for no trace.
@@ -148,6 +150,7 @@ impl Default for Options {
             max_memory: None,
             top_keys: TOP_KEYS,
             max_reservations: MOST_RESERVATIONS,
+            audit: None,
             history_memory: HISTORY_BYTES,
             trace_keys: None,
             trace_memory: TRACE_BYTES,

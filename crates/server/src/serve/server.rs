@@ -45,6 +45,7 @@ use crate::{
         strangers::Strangers,
     },
     observe::{
+        audit::Audit,
         history,
         metrics::{ConnectionStats, Events, Metrics, SentinelStats, SpoeStats},
         occupancy::{self, Occupancy},
@@ -558,7 +559,13 @@ fn make_service(
         .with_top_keys(top_keys)
         .watched_by(&watchers);
     let in_force = InForce::new(limits, domains, None).with_tokens(tokens);
-    let service = Service::new(in_force, throttle, clock);
+    let audit = match options.audit.clone() {
+        None => Audit::default(),
+        Some(path) => {
+            Audit::appending_to(path.clone()).map_err(|source| StartError::Audit { path, source })?
+        }
+    };
+    let service = Service::new(in_force, throttle, clock).with_audit(audit);
     Ok(service
         .with_reservations(options.max_reservations)
         .with_history(options.history_memory)

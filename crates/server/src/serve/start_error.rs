@@ -35,6 +35,14 @@ pub enum StartError {
     /// The certificates are invalid.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
+    /// The audit file cannot be appended to.
+    #[error("--audit {}: cannot append to it: {source}", path.display())]
+    Audit {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The access file was rejected.
     #[error("--access: {0}")]
     Access(#[source] RulesError),

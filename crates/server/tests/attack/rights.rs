@@ -136,9 +136,12 @@ fn sample(server: &Running, endpoint: Endpoint, team: &str) -> (String, String, 
             body(format!(r#"{{"app":"{app}","instance":"i","now":1,"resources":[]}}"#), Names)
         }
         Endpoint::FlowRules => body(format!(r#"{{"app":"{app}","rules":"flow: []"}}"#), Names),
-        Endpoint::Rules | Endpoint::Limits | Endpoint::Flow | Endpoint::Trace | Endpoint::Metrics => {
-            query(String::new(), Lists)
-        }
+        Endpoint::Rules
+        | Endpoint::Audit
+        | Endpoint::Limits
+        | Endpoint::Flow
+        | Endpoint::Trace
+        | Endpoint::Metrics => query(String::new(), Lists),
         Endpoint::WhatIf => body(RULES.to_owned(), Lists),
         Endpoint::RulesFile | Endpoint::Reload => query(String::new(), All),
         Endpoint::RulesCheck => body(RULES.to_owned(), All),

@@ -23,7 +23,7 @@ pub(super) fn layout(title: &str, here: &str, live: Option<&str>, head: &Markup,
                 header {
                     nav aria-label="Pages" {
                         strong { "Tidegate" }
-                        @for (path, name) in [("/", "Limits"), ("/rules", "Rules"), ("/flow", "Flow")] {
+                        @for (path, name) in [("/", "Limits"), ("/rules", "Rules"), ("/flow", "Flow"), ("/audit", "Audit")] {
                             a href=(path) aria-current=[(path == here).then_some("page")] { (name) }
                         }
                     }

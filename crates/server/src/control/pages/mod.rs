@@ -5,6 +5,7 @@
 //! blocks a key. `rules.js` is the editor of the rules. Nothing is loaded from other hosts, and the pages' content security
 //! policy forbids it.
 
+mod audit;
 mod chart;
 mod flow;
 mod latency;
@@ -77,6 +78,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
                 page(Ok(rules::page(&app, Viewer::of(&request)).await))
             }),
         )
+        .route("/audit", get(async |State(app): State<Arc<App>>| page(Ok(audit::page(&app)))))
         .route("/servers", get(async |State(app): State<Arc<App>>| page(Ok(servers::page(&app).await))))
         .route(
             "/flow",

@@ -22,7 +22,12 @@ use tidegate_limiter::HashKeys;
 pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
 pub(crate) use self::memory::SetOverrideError;
 pub use self::runtime_overrides::RuntimeOverride;
-pub use self::{act::Act, capacity::Capacity, limit::Limit, operation::Operation};
+pub use self::{
+    act::Act,
+    capacity::Capacity,
+    limit::Limit,
+    operation::{Operation, Operator},
+};
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
     decide::{

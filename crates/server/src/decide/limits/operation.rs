@@ -27,6 +27,28 @@ pub enum Operation {
     Reset,
 }
 
+impl Operation {
+    /// The name in the audit.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Block(_) => "block",
+            Self::Unblock => "unblock",
+            Self::Override(..) => "override",
+            Self::EndOverride => "end-override",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// The operator who makes a change.
+#[derive(Clone, Copy, Debug)]
+pub struct Operator<'a> {
+    /// The client's name in the access file.
+    pub client: &'a str,
+    /// Why, in the operator's words.
+    pub note: Option<&'a str>,
+}
+
 impl Limit {
     /// Makes a change in the store, for all servers: they follow within a second. Returns whether there was something to end, and
     /// `true` for the other operations.

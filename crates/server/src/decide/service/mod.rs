@@ -35,7 +35,7 @@ pub use self::{
     readiness::Readiness,
 };
 pub use crate::decide::{
-    limits::{Act, Operation},
+    limits::{Act, Operation, Operator},
     refusal::{MAX_KEY_BYTES, Refusal},
 };
 use crate::{
@@ -45,7 +45,12 @@ use crate::{
         shared::SharedStore,
         throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
     },
-    observe::{heavy::Top, history::History, trace::Trace},
+    observe::{
+        audit::{Action, Audit},
+        heavy::Top,
+        history::History,
+        trace::Trace,
+    },
     rules::{Keeping, LimitSpec},
 };
 
@@ -58,6 +63,7 @@ pub struct Service {
     store: Option<Arc<SharedStore>>,
     history: History,
     trace: Option<Arc<Trace>>,
+    audit: Audit,
 }
 
 impl Service {
@@ -76,6 +82,7 @@ impl Service {
             store,
             history,
             trace: None,
+            audit: Audit::default(),
         }
     }
 
@@ -95,6 +102,17 @@ impl Service {
     #[must_use]
     pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
         Self { trace, ..self }
+    }
+
+    /// The same with this record of what operators do.
+    #[must_use]
+    pub(crate) fn with_audit(self, audit: Audit) -> Self {
+        Self { audit, ..self }
+    }
+
+    /// What operators did.
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// The trace; `None` if none is kept.
@@ -171,8 +189,9 @@ impl Service {
         limit: &[u8],
         key: Option<&[u8]>,
         operation: &Operation,
+        by: &Operator<'_>,
     ) -> Result<bool, Refusal> {
-        if let Some(done) = self.operate_in_memory(limit, key, operation) {
+        if let Some(done) = self.operate_in_memory(limit, key, operation, by) {
             return done;
         }
         let (limit, key) = {
@@ -187,10 +206,13 @@ impl Service {
             (Arc::clone(resolved.limit), resolved.key)
         };
         match limit.store() {
-            Some(store) => limit.operate_in_store(store, key, operation).await,
+            Some(store) => {
+                let done = limit.operate_in_store(store, key, operation).await;
+                self.record(done, limit.spec().name.as_bytes(), Some(key), operation, by)
+            }
             // The rules have changed.
             None => self
-                .operate_in_memory(limit.spec().name.as_bytes(), Some(key), operation)
+                .operate_in_memory(limit.spec().name.as_bytes(), Some(key), operation, by)
                 .unwrap_or(Ok(false)),
         }
     }
@@ -201,17 +223,50 @@ impl Service {
         limit: &[u8],
         key: Option<&[u8]>,
         operation: &Operation,
+        by: &Operator<'_>,
     ) -> Option<Result<bool, Refusal>> {
         if self.limits().limit(limit).is_some_and(|limit| limit.store().is_some()) {
             return None;
         }
-        Some(match operation {
+        let done = match operation {
             Operation::Block(span) => self.block(limit, key, *span).map(|()| true),
             Operation::Unblock => self.unblock(limit, key),
             Operation::Override(quota, span) => self.override_key(limit, key, quota, *span).map(|()| true),
             Operation::EndOverride => self.end_override(limit, key),
             Operation::Reset => self.reset(limit, key).map(|()| true),
-        })
+        };
+        Some(self.record(done, limit, key, operation, by))
+    }
+
+    /// Records a refund of what a rate has counted, which only operators make.
+    pub(crate) fn record_refund(&self, client: &str, limit: &Limit, key: &[u8], cost: u32) {
+        if limit.spec().policy.algorithm.limits_rate() {
+            let action =
+                Action::new(client, "refund").on(limit.spec().name.as_bytes(), Some(key)).with(&cost);
+            self.audit.record(self.now(), action);
+        }
+    }
+
+    /// Records an operation that took effect.
+    fn record(
+        &self,
+        done: Result<bool, Refusal>,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        operation: &Operation,
+        by: &Operator<'_>,
+    ) -> Result<bool, Refusal> {
+        if done == Ok(true) {
+            let action = Action::new(by.client, operation.name()).on(limit, key);
+            let action = match operation {
+                Operation::Block(span) => action.lasting(*span),
+                Operation::Override(quota, span) => action.with(quota).lasting(*span),
+                Operation::Unblock | Operation::EndOverride | Operation::Reset => action,
+            };
+            let note = by.note.map(ToOwned::to_owned);
+            self.audit.record(self.now(), Action { note, ..action });
+        }
+        done
     }
 
     /// Denies a key for a time, or until it is unblocked (`None`).

@@ -27,9 +27,10 @@ use crate::{
     decide::{
         limits::Limit,
         refusal::MOST_OVERRIDES,
-        service::{Operation, Refusal},
+        service::{Operation, Operator, Refusal},
     },
     listen::access::Rights,
+    observe::audit::Action,
     rules::LimitSpec,
     serve::reload::Reloaded,
 };
@@ -45,6 +46,8 @@ pub(super) async fn run(
     rights: Option<&Rights>,
     permitted: &impl Fn(&str) -> Result<(), Problem>,
 ) -> Result<Response<Body>, Refused> {
+    let client = rights.map_or("", |rights| &*rights.name);
+    let by = |note| Operator { client, note };
     match endpoint {
         Endpoint::Metrics => {
             let metrics = match rights.filter(|rights| !rights.concern_all()) {
@@ -56,50 +59,66 @@ pub(super) async fn run(
         Endpoint::Block => {
             let block = ask::read::<ask::Block>(&body(request).await?)?;
             permitted(&block.limit)?;
-            operate(app, &block.limit, block.key.as_deref(), &Operation::Block(block.span)).await?;
+            let by = by(block.note.as_deref());
+            operate(app, &block.limit, block.key.as_deref(), &Operation::Block(block.span), &by).await?;
             Ok(answer::json(&json!({"blocked": true})))
         }
         Endpoint::Unblock => {
             let block = ask::read::<ask::Named>(&body(request).await?)?;
             permitted(&block.limit)?;
-            let was_blocked = operate(app, &block.limit, block.key.as_deref(), &Operation::Unblock).await?;
+            let by = by(block.note.as_deref());
+            let was_blocked =
+                operate(app, &block.limit, block.key.as_deref(), &Operation::Unblock, &by).await?;
             Ok(answer::json(&json!({"unblocked": was_blocked})))
         }
         Endpoint::Override => {
             let asked = ask::read::<ask::Override>(&body(request).await?)?;
             permitted(&asked.limit)?;
-            let key = asked.key.as_deref();
+            let (key, by) = (asked.key.as_deref(), by(asked.note.as_deref()));
             if let Some(quota) = asked.quota()? {
                 let operation = Operation::Override(quota.to_owned(), asked.span);
-                operate(app, &asked.limit, key, &operation).await?;
+                operate(app, &asked.limit, key, &operation, &by).await?;
                 return Ok(answer::json(&json!({"overridden": true})));
             }
-            let ended = operate(app, &asked.limit, key, &Operation::EndOverride).await?;
+            let ended = operate(app, &asked.limit, key, &Operation::EndOverride, &by).await?;
             Ok(answer::json(&json!({"ended": ended})))
         }
         Endpoint::Reset => {
             let named = ask::read::<ask::Named>(&body(request).await?)?;
             permitted(&named.limit)?;
-            let (its, limit, key) = (Arc::clone(&app.service), named.limit.clone(), named.key.clone());
+            let (its, asked, who) = (Arc::clone(&app.service), named.clone(), client.to_owned());
             // A limit may hold many keys, so the reset must not block a serving thread.
             let done = tokio::task::spawn_blocking(move || {
-                let key = key.as_deref().map(str::as_bytes);
-                its.operate_in_memory(limit.as_bytes(), key, &Operation::Reset)
+                let key = asked.key.as_deref().map(str::as_bytes);
+                let by = Operator { client: &who, note: asked.note.as_deref() };
+                its.operate_in_memory(asked.limit.as_bytes(), key, &Operation::Reset, &by)
             });
             // A panic has already logged itself.
-            match done.await.unwrap_or(Some(Ok(true))) {
-                Some(done) => done.map_err(refused)?,
-                None => operate(app, &named.limit, named.key.as_deref(), &Operation::Reset).await?,
-            };
+            if let Some(done) = done.await.unwrap_or(Some(Ok(true))) {
+                done.map_err(refused)?;
+            } else {
+                let by = by(named.note.as_deref());
+                operate(app, &named.limit, named.key.as_deref(), &Operation::Reset, &by).await?;
+            }
             Ok(answer::json(&json!({"reset": true})))
         }
         Endpoint::Rules => Ok(answer::json(&rules(app, permitted))),
+        Endpoint::Audit => {
+            let actions = app.service.audit().recent();
+            let seen =
+                actions.iter().map(|action| &**action).filter(|action| match (&action.limit, rights) {
+                    (_, None) => true,
+                    (None, Some(rights)) => rights.concern_all(),
+                    (Some(limit), Some(rights)) => rights.concern(limit.as_bytes()),
+                });
+            Ok(answer::json(&json!({"actions": seen.collect::<Vec<_>>()})))
+        }
         Endpoint::Reload => match rights.filter(|rights| !rights.concern_all()) {
             Some(rights) => {
                 let detail = format!("{} may not change all limits, which a reload does", rights.name);
                 Err(Problem::forbidden(detail).into())
             }
-            None => reload(app).await,
+            None => reload(app, client, "reload").await,
         },
         // The table of routes leads nothing else here.
         _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane").into()),
@@ -107,23 +126,32 @@ pub(super) async fn run(
 }
 
 /// Makes an operator's change about a key.
-async fn operate(app: &App, limit: &str, key: Option<&str>, operation: &Operation) -> Result<bool, Refused> {
-    app.service.operate(limit.as_bytes(), key.map(str::as_bytes), operation).await.map_err(refused)
+async fn operate(
+    app: &App,
+    limit: &str,
+    key: Option<&str>,
+    operation: &Operation,
+    by: &Operator<'_>,
+) -> Result<bool, Refused> {
+    app.service.operate(limit.as_bytes(), key.map(str::as_bytes), operation, by).await.map_err(refused)
 }
 
 fn refused(refusal: Refusal) -> Refused {
     Problem::from_refusal(refusal, "#").into()
 }
 
-/// Reloads the rules, and waits for the result.
-pub(super) async fn reload(app: &App) -> Result<Response<Body>, Refused> {
+/// Reloads the rules after this action of a client, and waits for the result.
+pub(super) async fn reload(app: &App, client: &str, action: &'static str) -> Result<Response<Body>, Refused> {
     let (asked, answer) = oneshot::channel();
     let reloaded = async {
         app.reload.send(Some(asked)).await.ok()?;
         answer.await.ok()
     };
     match tokio::time::timeout(RELOAD_TIME, reloaded).await.ok().flatten() {
-        Some(Reloaded::Loaded { limits }) => Ok(answer::json(&json!({"reloaded": true, "limits": limits}))),
+        Some(Reloaded::Loaded { limits }) => {
+            app.service.audit().record(app.service.now(), Action::new(client, action).with(&limits));
+            Ok(answer::json(&json!({"reloaded": true, "limits": limits})))
+        }
         Some(Reloaded::Rejected { problems }) => {
             let detail = format!("the previous rules stay active: {}", problems.join("; "));
             Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", detail).into())

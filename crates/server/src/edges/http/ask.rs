@@ -122,6 +122,8 @@ pub(super) struct Block {
     /// For how long; `None` blocks until it is unblocked.
     #[serde(default, rename = "for", deserialize_with = "span")]
     pub span: Option<Duration>,
+    /// Why, for the audit.
+    pub note: Option<String>,
 }
 
 /// A quota for a key, or the end of one.
@@ -140,6 +142,8 @@ pub(super) struct Override {
     /// The key is held to the rules again.
     #[serde(default)]
     pub end: bool,
+    /// Why, for the audit.
+    pub note: Option<String>,
 }
 
 impl Override {
@@ -163,6 +167,8 @@ impl Override {
 pub(super) struct Named {
     pub limit: String,
     pub key: Option<String>,
+    /// Why, for the audit.
+    pub note: Option<String>,
 }
 
 /// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them.

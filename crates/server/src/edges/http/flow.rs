@@ -22,6 +22,7 @@ use super::{
 use crate::{
     control::flow::{AppSummary, PushError, Report, ReportError, ResourceSummary},
     listen::access::Rights,
+    observe::audit::Action,
 };
 
 /// The rules of an application.
@@ -76,7 +77,7 @@ pub(super) async fn push(
     let who = rights.map_or("", |rights| &*rights.name);
     match pushed {
         Ok(version) => {
-            tracing::info!(app = name, version, who, "flow rules pushed");
+            app.service.audit().record(app.service.now(), Action::new(who, "push").with(&name));
             Ok(answer::json(&json!({"pushed": true, "version": version})))
         }
         Err(error) => Err(match error {

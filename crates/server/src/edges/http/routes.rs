@@ -198,6 +198,9 @@ async fn run(
             }
             let answer = app.service.decide(ask.question(), act, app.service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            if let (Act::Refund, Some(rights)) = (act, &rights) {
+                app.service.record_refund(&rights.name, &answer.limit, &answer.key, ask.cost);
+            }
             Ok(answer::one(&answer, Some(StatusCode::OK)))
         }
         Endpoint::Metrics
@@ -206,6 +209,7 @@ async fn run(
         | Endpoint::Override
         | Endpoint::Reset
         | Endpoint::Rules
+        | Endpoint::Audit
         | Endpoint::Reload => {
             Box::pin(admin::run(app, endpoint, request, rights.as_deref(), &permitted)).await
         }

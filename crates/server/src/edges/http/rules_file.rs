@@ -118,11 +118,9 @@ async fn save(app: &App, text: String, version: String, who: String) -> Result<R
         };
         Problem::new(status, "Rules not saved", error.to_string()).into()
     })?;
-    let path = app.rules_file.path().map(|path| path.display().to_string()).unwrap_or_default();
     let previous = previous.display().to_string();
-    tracing::info!(client = who, file = path, previous, "the rules file was changed over HTTP");
     // Reload now instead of at the next poll, so that the response has the result.
-    admin::reload(app).await?;
+    admin::reload(app, &who, "save").await?;
     let file = Arc::clone(&app.rules_file);
     let version = on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?.version;
     Ok(answer::json(&json!({"saved": true, "previous": previous, "version": version})))

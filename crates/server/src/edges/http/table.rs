@@ -33,6 +33,8 @@ pub enum Endpoint {
     Reset,
     /// The rules in force.
     Rules,
+    /// What operators did.
+    Audit,
     /// The rules as their file has them.
     RulesFile,
     /// The mistakes in a text, and its differences from the rules file.
@@ -200,6 +202,7 @@ pub const ROUTES: &[Route] = &[
     post("/v1/override", Endpoint::Override, Served::OnAdmin),
     post("/v1/reset", Endpoint::Reset, Served::OnAdmin),
     get("/v1/rules", Endpoint::Rules, Served::OnAdmin),
+    get("/v1/audit", Endpoint::Audit, Served::OnAdmin),
     get("/v1/rules/file", Endpoint::RulesFile, Served::OnAdmin),
     post("/v1/rules/check", Endpoint::RulesCheck, Served::OnAdmin),
     post("/v1/rules/save", Endpoint::RulesSave, Served::OnAdmin),

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     decide::{
-        service::{Act, Operation, Refusal, Resolved, reset_after, resolve},
+        service::{Act, Operation, Operator, Refusal, Resolved, reset_after, resolve},
         throttle::{self, ThrottleQuota},
     },
     listen::access::Role,
@@ -55,9 +55,17 @@ fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Fl
         let here = act == Act::Take && !context.asks_about(limit, key);
         if here { limit.take_here(key, cost, context.now) } else { None }
     });
+    // Clients give back permits all the time; a refund of a rate is an operator's.
+    let is_operation = act == Act::Refund && limit.spec().policy.algorithm.limits_rate();
+    let by = context.session.rights().filter(|_| is_operation).map(|rights| rights.name.clone());
     match decided {
-        Some(decision) => write_decision(&mut context.replies(), &decision, limit.spec().shadow),
-        None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act }),
+        Some(decision) => {
+            if let Some(client) = by {
+                context.shared.service.record_refund(&client, limit, key, cost);
+            }
+            write_decision(&mut context.replies(), &decision, limit.spec().shadow);
+        }
+        None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act, by }),
     }
     Flow::Continue
 }
@@ -164,12 +172,14 @@ pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
 
 /// Makes an operator's change about the key in the second argument.
 fn operate(context: &mut Context<'_>, name: &str, args: &[&[u8]], operation: Operation) -> Flow {
-    match context.shared.service.operate_in_memory(args[0], Some(args[1]), &operation) {
+    let by: Box<str> = context.session.rights().map_or_else(Box::default, |rights| rights.name.clone());
+    let operator = Operator { client: &by, note: None };
+    match context.shared.service.operate_in_memory(args[0], Some(args[1]), &operation, &operator) {
         Some(Ok(done)) => write_done(&mut context.replies(), &operation, done),
         Some(Err(refusal)) => return refuse(context, name, &refusal),
         None => match resolve(context.limits, args[0], Some(args[1])) {
             Ok(Resolved { limit, key }) => {
-                context.ask(Question::Operate { limit: Arc::clone(limit), key: key.into(), operation });
+                context.ask(Question::Operate { limit: Arc::clone(limit), key: key.into(), operation, by });
             }
             Err(refusal) => return refuse(context, name, &refusal),
         },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_core::Decision;
 
 use crate::decide::{
-    limits::{Limit, Operation},
+    limits::{Limit, Operation, Operator},
     service::{Act, Refusal, Service},
     throttle::{ThrottleError, ThrottleQuota},
 };
@@ -13,10 +13,10 @@ use crate::decide::{
 /// A question that only the store can answer.
 #[derive(Debug)]
 pub(crate) enum Question {
-    /// About one of a limit's keys.
-    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, act: Act },
+    /// About one of a limit's keys; a refund names its client.
+    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, act: Act, by: Option<Box<str>> },
     /// A change that an operator makes about one of a limit's keys.
-    Operate { limit: Arc<Limit>, key: Box<[u8]>, operation: Operation },
+    Operate { limit: Arc<Limit>, key: Box<[u8]>, operation: Operation, by: Box<str> },
     /// About a bucket that the request describes.
     Throttle { key: Box<[u8]>, quota: ThrottleQuota, quantity: i64 },
 }
@@ -71,11 +71,16 @@ impl Question {
     /// Asks the question.
     pub async fn ask(&self, service: &Service) -> Reply {
         match self {
-            Self::Limit { limit, key, cost, act } => {
-                Reply::Limit(limit.decide(*act, key, *cost, service.now()).await)
+            Self::Limit { limit, key, cost, act, by } => {
+                let decided = limit.decide(*act, key, *cost, service.now()).await;
+                if let (Ok(_), Some(client)) = (&decided, by) {
+                    service.record_refund(client, limit, key, *cost);
+                }
+                Reply::Limit(decided)
             }
-            Self::Operate { limit, key, operation } => {
-                let asked = service.operate(limit.spec().name.as_bytes(), Some(key), operation);
+            Self::Operate { limit, key, operation, by } => {
+                let by = Operator { client: by, note: None };
+                let asked = service.operate(limit.spec().name.as_bytes(), Some(key), operation, &by);
                 Reply::Operate(Box::pin(asked).await)
             }
             Self::Throttle { key, quota, quantity } => {

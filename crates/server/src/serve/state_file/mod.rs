@@ -106,7 +106,12 @@ mod tests {
             let _ = decide(&service, ask, Act::Take);
         }
         service
-            .operate_in_memory(b"a", Some(b"x"), &crate::decide::limits::Operation::Block(None))
+            .operate_in_memory(
+                b"a",
+                Some(b"x"),
+                &crate::decide::limits::Operation::Block(None),
+                &crate::decide::limits::Operator { client: "test", note: None },
+            )
             .unwrap()
             .unwrap();
         let quota = ThrottleQuota { max_burst: 1, count: 1, period: 60 };

@@ -1,0 +1,150 @@
+//! What operators did: one log line for each action, a line of JSON in the file of `--audit`, and the last ones for a page.
+
+use std::{
+    collections::VecDeque,
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt as _,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use serde::Serialize;
+use tidegate_core::Nanos;
+
+/// How many actions are kept for the page and `GET /v1/audit`.
+const KEPT: usize = 500;
+/// How many lines may wait for the file system.
+const WAITING: usize = 1_024;
+
+/// An action of an operator, as it took effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Action {
+    /// Milliseconds since 1970.
+    pub time_ms: u64,
+    /// The name of the client in the access file, or `local client`.
+    pub client: String,
+    /// `block`, `unblock`, `override`, `end-override`, `reset`, `refund`, `reload`, `save` or `push`.
+    pub action: &'static str,
+    /// The limit that it concerns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+    /// The key that it concerns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The quota of an override, the units of a refund, the name of the program that gets rules, or the number of limits in rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// For how long, in milliseconds; none for no end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub for_ms: Option<u64>,
+    /// Why, in the operator's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Action {
+    /// An action of a client.
+    pub(crate) fn new(client: &str, action: &'static str) -> Self {
+        Self { client: client.to_owned(), action, ..Self::default() }
+    }
+
+    /// The same on a key of a limit.
+    pub(crate) fn on(self, limit: &[u8], key: Option<&[u8]>) -> Self {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        Self { limit: Some(text(limit)), key: key.map(text), ..self }
+    }
+
+    /// The same with a value.
+    pub(crate) fn with(self, value: &impl ToString) -> Self {
+        Self { value: Some(value.to_string()), ..self }
+    }
+
+    /// The same for a time.
+    pub(crate) fn lasting(self, span: Option<Duration>) -> Self {
+        let for_ms = span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+        Self { for_ms, ..self }
+    }
+}
+
+/// The actions of operators.
+#[derive(Debug, Default)]
+pub struct Audit {
+    recent: Mutex<VecDeque<Arc<Action>>>,
+    writer: Option<Writer>,
+}
+
+/// The thread that writes the file: a file system may hang, and a thread that serves must not.
+#[derive(Debug)]
+struct Writer {
+    lines: Option<mpsc::SyncSender<Arc<Action>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Audit {
+    /// Appends to this file, which only its owner may read if it is new. A file that was moved away is created again.
+    ///
+    /// # Errors
+    /// When the file cannot be opened for appending, or the thread cannot be started.
+    pub(crate) fn appending_to(path: PathBuf) -> io::Result<Self> {
+        open(&path)?;
+        let (lines, waiting) = mpsc::sync_channel::<Arc<Action>>(WAITING);
+        let thread = thread::Builder::new().name("audit".to_owned()).spawn(move || {
+            for action in waiting {
+                if let Err(error) = open(&path).and_then(|mut file| append(&mut file, &action)) {
+                    tracing::error!(file = %path.display(), %error, "an operator's action is missing in the audit file");
+                }
+            }
+        })?;
+        Ok(Self { writer: Some(Writer { lines: Some(lines), thread: Some(thread) }), ..Self::default() })
+    }
+
+    /// Records an action at this time.
+    pub(crate) fn record(&self, now: Nanos, action: Action) {
+        let action = Arc::new(Action { time_ms: now.get() / 1_000_000, ..action });
+        let Action { client, action: did, limit, key, value, for_ms, note, .. } = &*action;
+        tracing::info!(client, action = did, limit, ?key, value, for_ms, ?note, "operator");
+        if let Some(lines) = self.writer.as_ref().and_then(|writer| writer.lines.as_ref()) {
+            // The thread ends only after the sender.
+            let _ = lines.send(Arc::clone(&action));
+        }
+        let mut recent = self.kept();
+        recent.truncate(KEPT - 1);
+        recent.push_front(action);
+    }
+
+    /// The last actions, the newest first.
+    pub(crate) fn recent(&self) -> Vec<Arc<Action>> {
+        self.kept().iter().cloned().collect()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<Action>>> {
+        // A panic cannot leave the list half changed.
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // The end of the channel ends the thread, after the lines that wait.
+        drop(self.lines.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic has already logged itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn open(path: &std::path::Path) -> io::Result<File> {
+    const OWNER_ALONE: u32 = 0o600;
+    OpenOptions::new().append(true).create(true).mode(OWNER_ALONE).open(path)
+}
+
+/// Appends the line in one write, so that lines of several servers do not mix.
+fn append(file: &mut File, action: &Action) -> io::Result<()> {
+    let mut line = serde_json::to_vec(action)?;
+    line.push(b'\n');
+    file.write_all(&line)
+}
