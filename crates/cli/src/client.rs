@@ -6,7 +6,6 @@
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{
-    fmt,
     io::{self, BufRead, BufReader, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     path::{Path, PathBuf},
@@ -254,30 +253,16 @@ pub struct Rules {
 }
 
 /// Why a request to a server failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ClientError {
+    #[error("cannot reach {server}: {source}; is a server running there? (--server ADDR)")]
     Unreachable { server: String, source: io::Error },
+    #[error(
+        "{server} does not reply like a Tidegate server; give --server the address of the server's {option}"
+    )]
     NoHttp { server: String, option: &'static str },
+    #[error("{detail}")]
     Refused { detail: String },
-}
-
-impl std::error::Error for ClientError {}
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable { server, source } => {
-                write!(f, "cannot reach {server}: {source}; is a server running there? (--server ADDR)")
-            }
-            Self::NoHttp { server, option } => {
-                write!(
-                    f,
-                    "{server} does not reply like a Tidegate server; give --server the address of the server's {option}"
-                )
-            }
-            Self::Refused { detail } => f.write_str(detail),
-        }
-    }
 }
 
 /// The status and the body of a response.
@@ -286,75 +271,73 @@ struct Reply {
     body: Value,
 }
 
+/// A connection, with TLS or without.
+trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
 impl Target<'_> {
     fn ask(&self, method: &str, path: &str, body: &str) -> Result<Reply, ClientError> {
-        let server = || self.server.to_string();
-        let text = self.exchange(method, path, body);
-        let text = text.map_err(|source| ClientError::Unreachable { server: server(), source })?;
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-        match (status, serde_json::from_str(body)) {
-            (Some(status), Ok(body)) => Ok(Reply { status, body }),
-            _ => Err(ClientError::NoHttp { server: server(), option: self.option }),
-        }
-    }
-
-    fn exchange(&self, method: &str, path: &str, body: &str) -> io::Result<String> {
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
-        self.with_stream(&head, body, |stream| {
+        self.exchange(method, path, body, |status, stream| {
             let mut text = String::new();
             match stream.take(MOST_BYTES).read_to_string(&mut text) {
                 // A server may close the connection without a TLS closing message; after a complete response this is fine.
-                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof || text.is_empty() => Err(error),
-                _ => Ok(text),
+                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+                _ => Ok(serde_json::from_str(&text).ok().map(|body| Reply { status, body })),
             }
         })
     }
 
-    /// Reads an answer of any length, from the first byte of its body. HTTP/1.0, so that it comes as it is, up to the end of the
-    /// connection.
+    /// Reads an answer of any length, from the first byte of its body.
     pub fn read<T>(&self, path: &str, read: impl FnOnce(&mut dyn BufRead) -> T) -> Result<T, ClientError> {
-        let no_http = || ClientError::NoHttp { server: self.server.to_string(), option: self.option };
-        let head = format!("GET {path} HTTP/1.0\r\n");
-        let answered = self.with_stream(&head, "", |stream| {
-            let mut stream = BufReader::new(stream);
-            let (mut status, mut line) = (None, String::new());
-            loop {
-                line.clear();
-                if (&mut stream).take(64 * 1024).read_line(&mut line)? == 0 {
-                    return Ok(Err(no_http()));
-                }
-                match status {
-                    None => {
-                        let code =
-                            line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse::<u16>().ok());
-                        let Some(code) = code else { return Ok(Err(no_http())) };
-                        status = Some(code);
-                    }
-                    Some(_) if line.trim_end().is_empty() => break,
-                    Some(_) => {}
-                }
-            }
-            if status == Some(200) {
-                return Ok(Ok(read(&mut stream)));
+        let answered = self.exchange("GET", path, "", |status, stream| {
+            if status == 200 {
+                return Ok(Some(Ok(read(stream))));
             }
             let mut text = String::new();
             // An error while reading only shortens the text of the error message.
             let _ = stream.take(64 * 1024).read_to_string(&mut text);
-            let Ok(body) = serde_json::from_str(&text) else { return Ok(Err(no_http())) };
-            Ok(Self::accepted(Reply { status: status.unwrap_or(0), body }).and(Err(no_http())))
+            Ok(serde_json::from_str(&text).ok().map(|body| Err(Reply { status, body })))
         });
-        answered.map_err(|source| ClientError::Unreachable { server: self.server.to_string(), source })?
+        answered?.or_else(|refused| Self::accepted(refused).and(Err(self.no_tidegate())))
     }
 
-    /// Sends a request on a new connection, and leaves the answer to `read`.
-    fn with_stream<T>(
+    /// Sends a request, and passes the status and the body of the answer to `read`, which returns `None` if a Tidegate server would
+    /// not answer so. HTTP/1.0, so that the body comes as it is, up to the end of the connection.
+    fn exchange<T>(
         &self,
-        head: &str,
+        method: &str,
+        path: &str,
         body: &str,
-        read: impl FnOnce(&mut dyn Read) -> io::Result<T>,
-    ) -> io::Result<T> {
+        read: impl FnOnce(u16, &mut dyn BufRead) -> io::Result<Option<T>>,
+    ) -> Result<T, ClientError> {
+        let answered = self.send(method, path, body).and_then(|stream| {
+            let (mut stream, mut status, mut line) = (BufReader::new(stream), None, String::new());
+            loop {
+                line.clear();
+                if (&mut stream).take(64 * 1024).read_line(&mut line)? == 0 {
+                    return Ok(None);
+                }
+                match status {
+                    None => {
+                        status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+                        if status.is_none() {
+                            return Ok(None);
+                        }
+                    }
+                    Some(status) if line.trim_end().is_empty() => return read(status, &mut stream),
+                    Some(_) => {}
+                }
+            }
+        });
+        match answered {
+            Ok(answer) => answer.ok_or_else(|| self.no_tidegate()),
+            Err(source) => Err(ClientError::Unreachable { server: self.server.to_string(), source }),
+        }
+    }
+
+    /// Sends a request on a new connection.
+    fn send(&self, method: &str, path: &str, body: &str) -> io::Result<Box<dyn Stream>> {
         let server = &self.server.authority;
         let token = match self.how.token.as_deref().filter(|token| !token.is_empty()) {
             Some(token) if token.chars().any(char::is_control) => {
@@ -363,22 +346,25 @@ impl Target<'_> {
             Some(token) => format!("authorization: Bearer {token}\r\n"),
             None => String::new(),
         };
-        let request = format!("{head}host: {server}\r\n{token}\r\n{body}");
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\nhost: {server}\r\ncontent-length: {length}\r\n{token}\r\n{body}"
+        );
+        let mut connected = Err(io::ErrorKind::NotFound.into());
         for address in server.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, self.how.timeout) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(self.how.timeout))?;
-                    stream.set_write_timeout(Some(self.how.timeout))?;
-                    if self.server.tls {
-                        return ask_over(self.how.secure(stream, server)?, &request, read);
-                    }
-                    return ask_over(stream, &request, read);
-                }
-                Err(error) => last = error,
+            connected = TcpStream::connect_timeout(&address, self.how.timeout);
+            if connected.is_ok() {
+                break;
             }
         }
-        Err(last)
+        let stream = connected?;
+        stream.set_read_timeout(Some(self.how.timeout))?;
+        stream.set_write_timeout(Some(self.how.timeout))?;
+        let mut stream: Box<dyn Stream> =
+            if self.server.tls { Box::new(self.how.secure(stream, server)?) } else { Box::new(stream) };
+        stream.write_all(request.as_bytes())?;
+        stream.flush()?;
+        Ok(stream)
     }
 
     /// Gets a resource of the server.
@@ -405,17 +391,6 @@ impl Target<'_> {
             }
         }
     }
-}
-
-/// Sends a request, and passes the response to `read`.
-fn ask_over<T>(
-    mut stream: impl Read + Write,
-    request: &str,
-    read: impl FnOnce(&mut dyn Read) -> io::Result<T>,
-) -> io::Result<T> {
-    stream.write_all(request.as_bytes())?;
-    stream.flush()?;
-    read(&mut stream)
 }
 
 impl How {

@@ -1,7 +1,7 @@
 //! `tidegate serve --config FILE`: the options of `serve` from a YAML file. The command line and environment variables take
 //! precedence.
 
-use std::{ffi::OsString, fmt::Write as _, path::Path};
+use std::{ffi::OsString, path::Path};
 
 use clap::{ArgAction, FromArgMatches, error::ContextKind};
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, file, parse};
@@ -55,30 +55,21 @@ fn read(path: &Path) -> Result<Vec<Entry>, String> {
         String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
     });
     let text = text.map_err(|error| format!("{}: cannot be read: {error}", path.display()))?;
-    let mut complaints = Complaints::default();
-    let entries = match parse(&text) {
-        Ok(Some(root)) => entries(&root, &mut complaints),
+    let entries = tidegate_config::read(parse(&text), |root, complaints| {
         // An empty file says nothing.
-        Ok(None) => Vec::new(),
-        Err(problem) => {
-            complaints.add(problem);
-            Vec::new()
-        }
-    };
-    if complaints.is_empty() {
-        return Ok(entries);
-    }
-    let mut told = String::new();
-    for problem in complaints.into_sorted() {
-        let line = problem.line().map(|line| format!(":{line}")).unwrap_or_default();
-        let mend = problem.mending().map(|mend| format!("; {mend}")).unwrap_or_default();
-        // Writing to a `String` does not fail.
-        let _ = writeln!(told, "{}{line}: {}{mend}", path.display(), problem.what());
-    }
-    Err(told.trim_end().to_owned())
+        root.map(|root| entries(root, complaints)).unwrap_or_default()
+    });
+    entries.map_err(|problems| {
+        let shown = problems.iter().map(|problem| {
+            let line = problem.line().map(|line| format!(":{line}")).unwrap_or_default();
+            let mend = problem.mending().map(|mend| format!("; {mend}")).unwrap_or_default();
+            format!("{}{line}: {}{mend}", path.display(), problem.what())
+        });
+        shown.collect::<Vec<_>>().join("\n")
+    })
 }
 
-fn entries(root: &Node, complaints: &mut Complaints) -> Vec<Entry> {
+fn entries(root: &Node, complaints: &Complaints) -> Vec<Entry> {
     // Once in the life of the program.
     let command: &'static clap::Command = Box::leak(Box::new(help::command()));
     let Some(serve) = command.find_subcommand("serve") else { return Vec::new() };
@@ -103,8 +94,7 @@ fn entries(root: &Node, complaints: &mut Complaints) -> Vec<Entry> {
         };
         let texts = texts.unwrap_or_default();
         if let Some(mend) = wrong {
-            let what = format!("`{name}` is {}", node.describe());
-            complaints.add(Problem::at(node.line, what).mend(mend));
+            fields.refuse(name, node, mend);
         } else if let Some(why) = texts.iter().find_map(|text| refused(serve, name, text, is_flag)) {
             complaints.add(Problem::at(node.line, why));
         } else {

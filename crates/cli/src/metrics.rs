@@ -2,7 +2,6 @@
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{
-    fmt,
     io::{self, BufWriter, Write},
     path::PathBuf,
     process::ExitCode,
@@ -102,32 +101,22 @@ impl Time {
 }
 
 /// Why nothing is shown.
+#[derive(Debug, thiserror::Error)]
 enum MetricsError {
+    #[error("--from ({}) is later than --to ({}): swap them", utc(*from), utc(*to))]
     Backwards { from: u64, to: u64 },
+    #[error("{}{}", .0, advice(.0))]
     Read(ReadError),
+    #[error("cannot write to standard output: {0}")]
     Output(io::Error),
 }
 
-impl fmt::Display for MetricsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Backwards { from, to } => {
-                let (from, to) = (utc(*from), utc(*to));
-                write!(f, "--from ({from}) is later than --to ({to}): swap them")
-            }
-            Self::Read(error) => {
-                error.fmt(f)?;
-                match error.source.kind() {
-                    io::ErrorKind::IsADirectory => write!(
-                        f,
-                        "; name the files in it, as in {}",
-                        error.path.join("*-metrics.log.*").display()
-                    ),
-                    _ => Ok(()),
-                }
-            }
-            Self::Output(error) => write!(f, "cannot write to standard output: {error}"),
+fn advice(error: &ReadError) -> String {
+    match error.source.kind() {
+        io::ErrorKind::IsADirectory => {
+            format!("; name the files in it, as in {}", error.path.join("*-metrics.log.*").display())
         }
+        _ => String::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads the values of a mapping one by one and collects all mistakes instead of stopping at the first.
 
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 
 use tidegate_core::parse_duration;
 
@@ -11,50 +11,70 @@ const MOST: usize = 100;
 
 /// The problems of one file: the first 100, and how many there are.
 #[derive(Debug, Default)]
-pub struct Complaints {
-    problems: Vec<Problem>,
-    left_out: usize,
-}
+pub struct Complaints(RefCell<(Vec<Problem>, usize)>);
 
 impl Complaints {
     /// Adds a problem.
-    pub fn add(&mut self, problem: Problem) {
-        if self.problems.len() < MOST {
-            self.problems.push(problem);
+    pub fn add(&self, problem: Problem) {
+        let (problems, left_out) = &mut *self.0.borrow_mut();
+        if problems.len() < MOST {
+            problems.push(problem);
         } else {
-            self.left_out += 1;
+            *left_out += 1;
         }
+    }
+
+    /// Adds a problem of one line, and how to fix it.
+    pub fn at(&self, line: usize, what: impl Into<String>, mend: impl Into<String>) {
+        self.add(Problem::at(line, what).mend(mend));
     }
 
     /// Returns the first 100 problems, sorted by line. If there are more, the last one says how many.
     #[must_use]
-    pub fn into_sorted(mut self) -> Vec<Problem> {
-        self.problems.sort_by_key(Problem::line);
-        if self.left_out > 0 {
-            let what = format!("{} more problems are not listed", self.left_out);
-            self.problems.push(Problem::overall(what).mend("mend these first"));
+    pub fn into_sorted(self) -> Vec<Problem> {
+        let (mut problems, left_out) = self.0.into_inner();
+        problems.sort_by_key(Problem::line);
+        if left_out > 0 {
+            let what = format!("{left_out} more problems are not listed");
+            problems.push(Problem::overall(what).mend("mend these first"));
         }
-        self.problems
+        problems
     }
 
     /// Returns whether no problem was found.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.problems.is_empty()
+        self.len() == 0
     }
 
     /// Returns the number of problems so far.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.problems.len() + self.left_out
+        let (problems, left_out) = &*self.0.borrow();
+        problems.len() + left_out
     }
 }
 
+/// Reads a parsed text with `read`, which gets `None` for a text without a document.
+///
+/// # Errors
+/// The problem of a text that cannot be parsed, or all complaints, sorted by line.
+pub fn read<T>(
+    parsed: Result<Option<Node>, Problem>,
+    read: impl FnOnce(Option<&Node>, &Complaints) -> T,
+) -> Result<T, Vec<Problem>> {
+    let complaints = Complaints::default();
+    let root = parsed.map_err(|problem| vec![problem])?;
+    let value = read(root.as_ref(), &complaints);
+    if complaints.is_empty() { Ok(value) } else { Err(complaints.into_sorted()) }
+}
+
 /// A mapping with known keys.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Fields<'a> {
     line: usize,
     entries: Vec<(&'a str, &'a Node)>,
+    complaints: &'a Complaints,
 }
 
 impl<'a> Fields<'a> {
@@ -63,20 +83,22 @@ impl<'a> Fields<'a> {
         node: &'a Node,
         what: &str,
         known: &[&'static str],
-        complaints: &mut Complaints,
+        complaints: &'a Complaints,
     ) -> Option<Self> {
         let Kind::Mapping(entries) = &node.kind else {
-            complaints.add(
-                Problem::at(node.line, format!("{what} must be a mapping, not {}", node.describe()))
-                    .mend(format!("write `name: value` pairs, with names of: {}", known.join(", "))),
+            let what = format!("{what} must be a mapping, not {}", node.describe());
+            complaints.at(
+                node.line,
+                what,
+                format!("write `name: value` pairs, with names of: {}", known.join(", ")),
             );
             return None;
         };
-        let mut fields = Self { line: node.line, entries: Vec::with_capacity(entries.len()) };
+        let mut fields = Self { line: node.line, entries: Vec::with_capacity(entries.len()), complaints };
         for (key, value) in entries {
             let Some(name) = key.text() else {
-                complaints
-                    .add(Problem::at(key.line, format!("{} is not an option of {what}", key.describe())));
+                let what = format!("{} is not an option of {what}", key.describe());
+                complaints.add(Problem::at(key.line, what));
                 continue;
             };
             if !known.contains(&name) {
@@ -84,13 +106,9 @@ impl<'a> Fields<'a> {
                     Some(meant) => format!("did you mean `{meant}`?"),
                     None => format!("the options are: {}", known.join(", ")),
                 };
-                complaints.add(
-                    Problem::at(key.line, format!("{what} has no option `{}`", abridged(name))).mend(mend),
-                );
-            } else if fields.entries.iter().any(|(seen, _)| *seen == name) {
-                complaints.add(
-                    Problem::at(key.line, format!("`{name}` is given twice in {what}")).mend("keep one"),
-                );
+                complaints.at(key.line, format!("{what} has no option `{}`", abridged(name)), mend);
+            } else if fields.get(name).is_some() {
+                complaints.at(key.line, format!("`{name}` is given twice in {what}"), "keep one");
             } else {
                 fields.entries.push((name, value));
             }
@@ -104,50 +122,82 @@ impl<'a> Fields<'a> {
         self.line
     }
 
+    /// Returns the line of this key's value, or the first line of the mapping if it does not have the key.
+    #[must_use]
+    pub fn line_of(&self, name: &str) -> usize {
+        self.get(name).map_or(self.line, |node| node.line)
+    }
+
+    /// Returns where complaints about this mapping go.
+    #[must_use]
+    pub fn complaints(&self) -> &'a Complaints {
+        self.complaints
+    }
+
     /// Returns the value of this key.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a Node> {
         self.entries.iter().find(|(key, _)| *key == name).map(|(_, node)| *node)
     }
 
+    /// Complains about a value of this key, or of an entry of it.
+    pub fn refuse(&self, name: &str, node: &Node, mend: impl Into<String>) {
+        self.complaints.at(node.line, format!("`{name}` is {}", node.describe()), mend);
+    }
+
+    /// Reads a list. Without the key, or if it has no value, the list is empty.
+    pub fn list(&self, name: &str, mend: &str) -> &'a [Node] {
+        match self.get(name) {
+            Some(Node { kind: Kind::Sequence(items), .. }) => items,
+            Some(node) if !node.is_null() => {
+                self.refuse(name, node, mend);
+                &[]
+            }
+            _ => &[],
+        }
+    }
+
+    /// Reads a mapping with any keys. Without the key, or if it has no value, the mapping is empty.
+    pub fn mapping(&self, name: &str, mend: &str) -> &'a [(Node, Node)] {
+        match self.get(name) {
+            Some(Node { kind: Kind::Mapping(entries), .. }) => entries,
+            Some(node) if !node.is_null() => {
+                self.refuse(name, node, mend);
+                &[]
+            }
+            _ => &[],
+        }
+    }
+
     /// Reads a field with `read`. `wants` describes the expected value, for the message about any other value.
-    pub fn read<T>(
-        &self,
-        name: &str,
-        wants: &str,
-        complaints: &mut Complaints,
-        read: impl FnOnce(&str) -> Option<T>,
-    ) -> Option<T> {
+    pub fn read<T>(&self, name: &str, wants: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let node = self.get(name)?;
         let value = node.text().and_then(read);
         if value.is_none() {
-            complaints.add(
-                Problem::at(node.line, format!("`{name}` is {}", node.describe()))
-                    .mend(format!("it must be {wants}")),
-            );
+            self.refuse(name, node, format!("it must be {wants}"));
         }
         value
     }
 
     /// Reads `true` or `false`.
-    pub fn flag(&self, name: &str, complaints: &mut Complaints) -> Option<bool> {
-        self.read(name, "true or false", complaints, |text| text.parse().ok())
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        self.read(name, "true or false", |text| text.parse().ok())
     }
 
     /// Reads a whole number from `least` to 4294967295.
-    pub fn number(&self, name: &str, least: u32, complaints: &mut Complaints) -> Option<u32> {
+    pub fn number(&self, name: &str, least: u32) -> Option<u32> {
         let wants = format!("a whole number from {least} to {}", u32::MAX);
-        self.read(name, &wants, complaints, |text| text.parse().ok().filter(|number| *number >= least))
+        self.read(name, &wants, |text| text.parse().ok().filter(|number| *number >= least))
     }
 
     /// Reads a duration such as `500ms` or `1m30s`.
-    pub fn duration(&self, name: &str, complaints: &mut Complaints) -> Option<Duration> {
+    pub fn duration(&self, name: &str) -> Option<Duration> {
         let wants = "a duration such as 500ms, 10s, 1m30s, 2h or 1d";
-        self.read(name, wants, complaints, |text| parse_duration(text).ok())
+        self.read(name, wants, |text| parse_duration(text).ok())
     }
 
     /// Reads one of a few words.
-    pub fn word<T: Copy>(&self, name: &str, words: &[(&str, T)], complaints: &mut Complaints) -> Option<T> {
+    pub fn word<T: Copy>(&self, name: &str, words: &[(&str, T)]) -> Option<T> {
         let node = self.get(name)?;
         let names = || words.iter().map(|(word, _)| *word);
         let text = node.text().unwrap_or_default();
@@ -158,7 +208,7 @@ impl<'a> Fields<'a> {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => format!("choose one of: {}", names().collect::<Vec<_>>().join(", ")),
         };
-        complaints.add(Problem::at(node.line, format!("`{name}` is {}", node.describe())).mend(mend));
+        self.refuse(name, node, mend);
         None
     }
 }

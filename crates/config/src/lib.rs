@@ -7,10 +7,10 @@
 //! ```
 //! use tidegate_config::{Complaints, Fields, parse};
 //!
-//! let mut complaints = Complaints::default();
+//! let complaints = Complaints::default();
 //! let root = parse("limit: 5\nbrust: 7\n").unwrap().unwrap();
-//! let fields = Fields::open(&root, "the file", &["limit", "burst"], &mut complaints).unwrap();
-//! assert_eq!(fields.number("limit", 1, &mut complaints), Some(5));
+//! let fields = Fields::open(&root, "the file", &["limit", "burst"], &complaints).unwrap();
+//! assert_eq!(fields.number("limit", 1), Some(5));
 //! assert_eq!(
 //!     complaints.into_sorted()[0].to_string(),
 //!     "line 2: the file has no option `brust`; did you mean `burst`?"
@@ -23,7 +23,7 @@ mod nearest;
 mod problem;
 mod tree;
 
-pub use fields::{Complaints, Fields};
+pub use fields::{Complaints, Fields, read};
 pub use nearest::{likest, nearest};
 pub use problem::Problem;
 pub use tree::{Kind, Node, abridged, parse, parse_nested};

@@ -70,33 +70,24 @@ impl File {
 /// # Errors
 /// All problems of the file, in the order of the lines.
 pub fn parse(text: &str, first_rule: usize, keeping: Keeping) -> Result<File, Vec<Problem>> {
-    let mut complaints = Complaints::default();
-    let file = match parse_nested(text, 2 * MAX_LEVELS + 4) {
-        Ok(Some(root)) => read_file(&root, first_rule, keeping, &mut complaints),
-        Ok(None) => {
+    let file = tidegate_config::read(parse_nested(text, 2 * MAX_LEVELS + 4), |root, complaints| {
+        let Some(root) = root else {
             let problem = Problem::overall("the file is empty");
             complaints.add(problem.mend("begin with `domain:`, and give it a list of `descriptors:`"));
-            None
-        }
-        Err(problem) => {
-            complaints.add(problem);
-            None
-        }
-    };
-    match file {
-        Some(file) if complaints.is_empty() => Ok(file),
-        _ => Err(complaints.into_sorted()),
-    }
+            return None;
+        };
+        read_file(root, first_rule, keeping, complaints)
+    });
+    file?.ok_or_else(Vec::new)
 }
 
-fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &mut Complaints) -> Option<File> {
+fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &Complaints) -> Option<File> {
     let fields = Fields::open(root, "the file", &["domain", "descriptors"], complaints)?;
-    let name = text(&fields, "domain", complaints).filter(|name| !name.is_empty());
+    let name = text(&fields, "domain").filter(|name| !name.is_empty());
     if fields.get("domain").is_none() || name.as_deref() == Some("") {
-        let problem = Problem::at(fields.line(), "there is no `domain:`");
-        complaints.add(problem.mend("add it: Envoy's filter names it in every request"));
+        let mend = "add it: Envoy's filter names it in every request";
+        complaints.at(fields.line(), "there is no `domain:`", mend);
     }
-    let line = fields.get("domain").map_or(fields.line(), |node| node.line);
     let mut reader = Reader {
         domain: name.clone().unwrap_or_default(),
         first_rule,
@@ -108,7 +99,7 @@ fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &mut 
     let mut root = Level::default();
     reader.descriptors(&fields, &mut Way::default(), &mut root);
     let (rules, limits) = (reader.rules, reader.limits);
-    Some(File { domain: Domain { name: name?, root }, line, rules, limits })
+    Some(File { domain: Domain { name: name?, root }, line: fields.line_of("domain"), rules, limits })
 }
 
 /// The descriptors from the domain down to one of them.
@@ -126,22 +117,17 @@ struct Reader<'a> {
     keeping: Keeping,
     rules: Vec<Rule>,
     limits: Vec<LimitSpec>,
-    complaints: &'a mut Complaints,
+    complaints: &'a Complaints,
 }
 
 impl Reader<'_> {
     /// Parses the list of descriptors in `fields`.
     fn descriptors(&mut self, fields: &Fields<'_>, way: &mut Way, level: &mut Level) {
-        let Some(node) = fields.get("descriptors").filter(|node| !node.is_null()) else { return };
-        let Kind::Sequence(items) = &node.kind else {
-            let problem = Problem::at(node.line, format!("`descriptors` is {}", node.describe()));
-            self.complaints.add(problem.mend("write a list, as in `descriptors: [{key: remote_address}]`"));
-            return;
-        };
-        if way.steps.len() >= MAX_LEVELS {
-            let problem = Problem::at(node.line, format!("descriptors nest deeper than {MAX_LEVELS} levels"));
-            self.complaints.add(problem.mend("requests have fewer entries: is the indentation right?"));
-            return;
+        let items = fields.list("descriptors", "write a list, as in `descriptors: [{key: remote_address}]`");
+        if !items.is_empty() && way.steps.len() >= MAX_LEVELS {
+            let what = format!("descriptors nest deeper than {MAX_LEVELS} levels");
+            let mend = "requests have fewer entries: is the indentation right?";
+            return self.complaints.at(fields.line_of("descriptors"), what, mend);
         }
         // The line where each key and value first occurred.
         let mut seen: BTreeMap<(String, Option<String>), usize> = BTreeMap::new();
@@ -149,7 +135,7 @@ impl Reader<'_> {
             if let Some((step, node, line)) = self.descriptor(item, way) {
                 if let Some(first) = seen.insert(step.clone(), line) {
                     let what = format!("{} is already on line {first}", called(&step));
-                    self.complaints.add(Problem::at(line, what).mend("keep one of the two"));
+                    self.complaints.at(line, what, "keep one of the two");
                     continue;
                 }
                 place(level, step, node);
@@ -161,27 +147,23 @@ impl Reader<'_> {
     fn descriptor(&mut self, item: &Yaml, way: &mut Way) -> Option<((String, Option<String>), Node, usize)> {
         let fields = Fields::open(item, "a descriptor", &DESCRIPTOR, self.complaints)?;
         let line = fields.line();
-        let key = text(&fields, "key", self.complaints);
+        let key = text(&fields, "key");
         let value = self.value(&fields);
         if key.as_deref().is_none_or(str::is_empty) && (key.is_some() || fields.get("key").is_none()) {
-            let problem = Problem::at(line, "a descriptor has no key");
-            self.complaints.add(problem.mend("add `key:`, as in `key: remote_address`"));
+            self.complaints.at(line, "a descriptor has no key", "add `key:`, as in `key: remote_address`");
         }
         let key = key.filter(|key| !key.is_empty());
         if let Some(key) = key.as_deref().filter(|key| key.contains('*')) {
             let what = format!("the key `{}` has a `*`", abridged(key));
-            self.complaints.add(
-                Problem::at(line, what).mend("a wildcard is a part of the value, as in `value: files/*`"),
-            );
+            self.complaints.at(line, what, "a wildcard is a part of the value, as in `value: files/*`");
         }
-        let flag = |name: &str, complaints: &mut Complaints| fields.flag(name, complaints).unwrap_or(false);
-        let share = flag("share_threshold", self.complaints);
-        let value_to_metric = flag("value_to_metric", self.complaints);
+        let flag = |name: &str| fields.flag(name).unwrap_or(false);
+        let (share, value_to_metric) = (flag("share_threshold"), flag("value_to_metric"));
         let wildcard = value.as_deref().is_some_and(|value| value.contains('*'));
         if share && !wildcard {
-            let at = fields.get("share_threshold").map_or(line, |node| node.line);
-            let problem = Problem::at(at, "`share_threshold` is for values with a `*`");
-            self.complaints.add(problem.mend("remove it, or write a value such as `/files/*`"));
+            let (line, what) =
+                (fields.line_of("share_threshold"), "`share_threshold` is for values with a `*`");
+            self.complaints.at(line, what, "remove it, or write a value such as `/files/*`");
         }
         let counts_apart = value.is_none() || (wildcard && !share);
         let step = (key.clone().unwrap_or_default(), value.clone());
@@ -211,24 +193,23 @@ impl Reader<'_> {
             && text.parse::<f64>().is_ok()
         {
             let what = format!("`value` is the number {text}, which can be written in several ways");
-            self.complaints.add(Problem::at(node.line, what).mend(format!("quote it: \"{text}\"")));
+            self.complaints.at(node.line, what, format!("quote it: \"{text}\""));
             return None;
         }
-        text(fields, "value", self.complaints).filter(|value| !value.is_empty())
+        text(fields, "value").filter(|value| !value.is_empty())
     }
 
     /// The number of the descriptor's rule, if it has a rate limit.
     fn rule(&mut self, fields: &Fields<'_>, way: &Way) -> Option<usize> {
-        let flag = |name: &str, complaints: &mut Complaints| fields.flag(name, complaints).unwrap_or(false);
-        let shadow = flag("shadow_mode", self.complaints);
-        let quota = flag("quota_mode", self.complaints);
-        let detailed_metric = flag("detailed_metric", self.complaints);
+        let flag = |name: &str| fields.flag(name).unwrap_or(false);
+        let (shadow, quota) = (flag("shadow_mode"), flag("quota_mode"));
+        let detailed_metric = flag("detailed_metric");
         let metadata = self.metadata(fields);
         let node = fields.get("rate_limit").filter(|node| !node.is_null())?;
         let path = path(&way.steps);
         let called = format!("`{}`", abridged(&format!("{}.{path}", self.domain)));
         let limit = Fields::open(node, "a rate_limit", &options::with(&RATE_LIMIT), self.complaints)?;
-        let name = text(&limit, "name", self.complaints).unwrap_or_default();
+        let name = text(&limit, "name").unwrap_or_default();
         let replaces = self.replaces(&limit, &name);
         let mut rule = Rule {
             domain: self.domain.clone(),
@@ -240,19 +221,18 @@ impl Reader<'_> {
             replaces,
             shadow,
             quota,
-            charge: limit.read("charge", "`always` or `admitted`", self.complaints, Charge::from_name),
+            charge: limit.read("charge", "`always` or `admitted`", Charge::from_name),
             detailed_metric,
             value_to_metric: way.value_to_metric,
             metadata,
             way: way.steps.clone(),
             values: way.values.clone(),
         };
-        if limit.flag("unlimited", self.complaints).unwrap_or(false) {
+        if limit.flag("unlimited").unwrap_or(false) {
             for odd in RATE_LIMIT.into_iter().filter(|field| !UNLIMITED.contains(field)) {
                 if let Some(node) = limit.get(odd) {
                     let what = format!("{called} is unlimited, so `{odd}` has no meaning");
-                    self.complaints
-                        .add(Problem::at(node.line, what).mend("remove it, or remove `unlimited`"));
+                    self.complaints.at(node.line, what, "remove it, or remove `unlimited`");
                 }
             }
         } else {
@@ -268,20 +248,20 @@ impl Reader<'_> {
 
     /// The limit of a rule that is not unlimited.
     fn limit(&mut self, fields: &Fields<'_>, called: &str, rule: &Rule) -> Option<LimitSpec> {
-        let complaints = &mut *self.complaints;
+        let complaints = self.complaints;
         let units = Unit::ALL.map(Unit::name).join(", ");
-        let unit = fields.read("unit", &format!("one of: {units}"), complaints, Unit::from_name);
+        let unit = fields.read("unit", &format!("one of: {units}"), Unit::from_name);
         if fields.get("unit").is_none() {
-            let problem = Problem::at(fields.line(), format!("{called} has no `unit`"));
-            complaints.add(problem.mend(format!("add one of: {units}; or say `unlimited: true`")));
+            let mend = format!("add one of: {units}; or say `unlimited: true`");
+            complaints.at(fields.line(), format!("{called} has no `unit`"), mend);
         }
         // As in envoyproxy/ratelimit: without a number, nothing is admitted.
         let requests = match fields.get("requests_per_unit") {
-            Some(_) => fields.number("requests_per_unit", 0, complaints)?,
+            Some(_) => fields.number("requests_per_unit", 0)?,
             None => 0,
         };
         let algorithm = match fields.get("algorithm") {
-            Some(_) => options::algorithm(fields, complaints)?,
+            Some(_) => options::algorithm(fields)?,
             None => AlgorithmSpec::named("fixed-window").ok()?,
         };
         if let Some(node) = fields.get("algorithm") {
@@ -292,21 +272,21 @@ impl Reader<'_> {
             };
             if let Some(why) = why {
                 let what = format!("{called}: {} {why}", algorithm.name());
-                complaints.add(Problem::at(node.line, what).mend("choose another, such as token-bucket"));
+                complaints.at(node.line, what, "choose another, such as token-bucket");
                 return None;
             }
         }
-        options::refuse_others(fields, called, algorithm, complaints);
+        options::refuse_others(fields, called, algorithm);
         let mut policy = PolicySpec::new(algorithm, requests, unit.map(Unit::span));
-        options::read(fields, &mut policy, complaints);
-        let sharing = sharing::read(fields, called, complaints);
-        let max_keys = fields.number("max_keys", 1, complaints).map(|keys| keys as usize);
+        options::read(fields, &mut policy);
+        let sharing = sharing::read(fields, called);
+        let max_keys = fields.number("max_keys", 1).map(|keys| keys as usize);
         let global = rule.values.is_empty();
         if global && let Some(node) = fields.get("max_keys") {
             let what = format!(
                 "{called} has only one state, because every value is given, so `max_keys` has no meaning"
             );
-            complaints.add(Problem::at(node.line, what).mend("remove it"));
+            complaints.at(node.line, what, "remove it");
         }
         policy.window?;
         if let Err(error) = policy.policy() {
@@ -329,60 +309,41 @@ impl Reader<'_> {
             traffic: TrafficSpec::default(),
         };
         if self.keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
-            sharing::check(&limit, fields, complaints);
+            sharing::check(&limit, fields);
         }
         Some(limit)
     }
 
-    fn replaces(&mut self, fields: &Fields<'_>, own: &str) -> Vec<String> {
-        let Some(node) = fields.get("replaces").filter(|node| !node.is_null()) else { return Vec::new() };
-        let Kind::Sequence(items) = &node.kind else {
-            let problem = Problem::at(node.line, format!("`replaces` is {}", node.describe()));
-            self.complaints.add(problem.mend("write a list of names, as in `replaces: [{name: other}]`"));
-            return Vec::new();
-        };
-        let mut names = Vec::with_capacity(items.len());
-        for item in items {
-            let Some(fields) = Fields::open(item, "an entry of `replaces`", &["name"], self.complaints)
-            else {
-                continue;
-            };
-            match text(&fields, "name", self.complaints) {
-                Some(name) if !name.is_empty() && name == own => {
-                    let what = format!("the rule `{}` replaces itself", abridged(own));
-                    let problem = Problem::at(item.line, what);
-                    self.complaints.add(problem.mend("name the other rule that it replaces"));
-                }
-                Some(name) if !name.is_empty() => names.push(name),
-                _ => {
-                    let problem = Problem::at(item.line, "an entry of `replaces` has no name");
-                    self.complaints.add(problem.mend("write `- name:` and the `name` of another rate_limit"));
-                }
+    fn replaces(&self, fields: &Fields<'_>, own: &str) -> Vec<String> {
+        let items =
+            fields.list("replaces", "write a list of names, as in `replaces: [{name: other}]`").iter();
+        let name = |item| {
+            let fields = Fields::open(item, "an entry of `replaces`", &["name"], self.complaints)?;
+            let name = text(&fields, "name").filter(|name| !name.is_empty());
+            if name.as_deref() == Some(own) {
+                let what = format!("the rule `{}` replaces itself", abridged(own));
+                self.complaints.at(item.line, what, "name the other rule that it replaces");
+            } else if name.is_none() {
+                let mend = "write `- name:` and the `name` of another rate_limit";
+                self.complaints.at(item.line, "an entry of `replaces` has no name", mend);
             }
-        }
-        names
+            name
+        };
+        items.filter_map(name).collect()
     }
 
-    fn metadata(&mut self, fields: &Fields<'_>) -> Vec<(String, String)> {
-        let Some(node) = fields.get("metadata").filter(|node| !node.is_null()) else { return Vec::new() };
-        let Kind::Mapping(entries) = &node.kind else {
-            let problem = Problem::at(node.line, format!("`metadata` is {}", node.describe()));
-            self.complaints.add(problem.mend("write names with texts, as in `metadata: {team: payments}`"));
-            return Vec::new();
-        };
-        let mut metadata = Vec::with_capacity(entries.len());
-        for (name, value) in entries {
-            match (name.text(), value.text()) {
-                (Some(name), Some(text)) => metadata.push((name.to_owned(), text.to_owned())),
-                (Some(name), None) if value.is_null() => metadata.push((name.to_owned(), String::new())),
-                _ => {
-                    let problem = Problem::at(name.line, "`metadata` has a value that is not text");
-                    self.complaints
-                        .add(problem.mend("write names with texts, as in `metadata: {team: payments}`"));
-                }
+    fn metadata(&self, fields: &Fields<'_>) -> Vec<(String, String)> {
+        let mend = "write names with texts, as in `metadata: {team: payments}`";
+        let entries = fields.mapping("metadata", mend).iter();
+        let entry = |(name, value): &(Yaml, Yaml)| match (name.text(), value.text()) {
+            (Some(name), Some(text)) => Some((name.to_owned(), text.to_owned())),
+            (Some(name), None) if value.is_null() => Some((name.to_owned(), String::new())),
+            _ => {
+                self.complaints.at(name.line, "`metadata` has a value that is not text", mend);
+                None
             }
-        }
-        metadata
+        };
+        entries.filter_map(entry).collect()
     }
 }
 
@@ -390,15 +351,14 @@ impl Reader<'_> {
 const UNLIMITED: [&str; 4] = ["unlimited", "requests_per_unit", "name", "replaces"];
 
 /// A field's text. A number or a boolean is taken as it is written.
-fn text(fields: &Fields<'_>, name: &str, complaints: &mut Complaints) -> Option<String> {
+fn text(fields: &Fields<'_>, name: &str) -> Option<String> {
     let node = fields.get(name)?;
     match &node.kind {
         // An empty field counts as none; `~` and `null` mean the same in YAML.
         Kind::Scalar { .. } if node.is_null() => Some(String::new()),
         Kind::Scalar { text, .. } => Some(text.clone()),
         _ => {
-            let problem = Problem::at(node.line, format!("`{name}` is {}", node.describe()));
-            complaints.add(problem.mend("write a text, in quotes if need be"));
+            fields.refuse(name, node, "write a text, in quotes if need be");
             None
         }
     }

@@ -1,6 +1,6 @@
 //! The options of the algorithms, wherever a file has them: those in core's registry.
 
-use tidegate_config::{Complaints, Fields, Problem};
+use tidegate_config::{Fields, Node, Problem};
 use tidegate_core::{AlgorithmSpec, Wants};
 
 use super::PolicySpec;
@@ -14,74 +14,60 @@ pub(crate) fn with(fields: &[&'static str]) -> Vec<&'static str> {
 }
 
 /// The algorithm in a mapping, by its name or an alias.
-pub(crate) fn algorithm(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<AlgorithmSpec> {
+pub(crate) fn algorithm(fields: &Fields<'_>) -> Option<AlgorithmSpec> {
     if let Some(aliased) = fields.get("algorithm").and_then(|node| AlgorithmSpec::named(node.text()?).ok()) {
         return Some(aliased);
     }
     let words: Vec<(&str, AlgorithmSpec)> =
         AlgorithmSpec::all().map(|algorithm| (algorithm.name(), algorithm)).collect();
-    fields.word("algorithm", &words, complaints)
+    fields.word("algorithm", &words)
 }
 
 /// Reports options that belong to another algorithm.
-pub(crate) fn refuse_others(
-    fields: &Fields<'_>,
-    called: &str,
-    algorithm: AlgorithmSpec,
-    complaints: &mut Complaints,
-) {
+pub(crate) fn refuse_others(fields: &Fields<'_>, called: &str, algorithm: AlgorithmSpec) {
     for owner in AlgorithmSpec::all().filter(|owner| owner.name() != algorithm.name()) {
         let others = owner.known().iter().filter(|known| !algorithm.known().contains(known));
         for (option, node) in others.filter_map(|known| Some((known.name, fields.get(known.name)?))) {
             let what =
                 format!("{called}: `{option}` is an option of {}, not of {}", owner.name(), algorithm.name());
-            complaints.add(Problem::at(node.line, what).mend("remove it, or change the algorithm"));
+            fields.complaints().at(node.line, what, "remove it, or change the algorithm");
         }
     }
-    if !algorithm.limits_rate() && fields.flag(COUNT_DENIED, &mut Complaints::default()) == Some(true) {
-        let line = fields.get(COUNT_DENIED).map_or(fields.line(), |node| node.line);
-        complaints.add(
-            Problem::at(line, format!("{called}: a denied permit can never be given back"))
-                .mend("remove `count_denied`"),
-        );
+    let counts_denied = fields.get(COUNT_DENIED).and_then(Node::text) == Some("true");
+    if counts_denied && !algorithm.limits_rate() {
+        let what = format!("{called}: a denied permit can never be given back");
+        fields.complaints().at(fields.line_of(COUNT_DENIED), what, "remove `count_denied`");
     }
 }
 
 /// Reads the options of `spec`'s algorithm. Missing options stay as they are.
-pub(crate) fn read(fields: &Fields<'_>, spec: &mut PolicySpec, complaints: &mut Complaints) {
+pub(crate) fn read(fields: &Fields<'_>, spec: &mut PolicySpec) {
     let algorithm = &mut spec.algorithm;
     for known in algorithm.known() {
         // `fields` reports problems in the file's terms. Valid text is then also valid for the algorithm.
         let is_right = match known.wants {
-            Wants::Flag => fields.flag(known.name, complaints).is_some(),
-            Wants::Count { least } => fields.number(known.name, least, complaints).is_some(),
-            Wants::Span => fields.duration(known.name, complaints).is_some(),
+            Wants::Flag => fields.flag(known.name).is_some(),
+            Wants::Count { least } => fields.number(known.name, least).is_some(),
+            Wants::Span => fields.duration(known.name).is_some(),
             Wants::OneOf(words) => {
                 let words: Vec<(&str, ())> = words.iter().map(|&word| (word, ())).collect();
-                fields.word(known.name, &words, complaints).is_some()
+                fields.word(known.name, &words).is_some()
             }
             _ => false,
         };
         if let Some(text) = fields.get(known.name).and_then(|node| node.text()).filter(|_| is_right) {
-            set(fields, algorithm, known.name, text, complaints);
+            set(fields, algorithm, known.name, text);
         }
     }
     if algorithm.limits_rate()
-        && let Some(on) = fields.flag(COUNT_DENIED, complaints)
+        && let Some(on) = fields.flag(COUNT_DENIED)
     {
-        set(fields, algorithm, COUNT_DENIED, if on { "true" } else { "false" }, complaints);
+        set(fields, algorithm, COUNT_DENIED, if on { "true" } else { "false" });
     }
 }
 
-fn set(
-    fields: &Fields<'_>,
-    algorithm: &mut AlgorithmSpec,
-    option: &str,
-    text: &str,
-    complaints: &mut Complaints,
-) {
+fn set(fields: &Fields<'_>, algorithm: &mut AlgorithmSpec, option: &str, text: &str) {
     if let Err(error) = algorithm.set(option, Some(text)) {
-        let line = fields.get(option).map_or(fields.line(), |node| node.line);
-        complaints.add(Problem::at(line, error.to_string()));
+        fields.complaints().add(Problem::at(fields.line_of(option), error.to_string()));
     }
 }

@@ -53,23 +53,18 @@ pub fn parse(text: &str) -> Result<Rules, Vec<Problem>> {
 /// # Errors
 /// The same as [`parse`]; for a store also limits that cannot be shared.
 pub fn parse_for(text: &str, keeping: Keeping) -> Result<Rules, Vec<Problem>> {
-    let mut complaints = Complaints::default();
-    let rules =
-        match parse_yaml(text) {
-            Ok(Some(root)) => read_rules(&root, keeping, &mut complaints),
-            Ok(None) => {
-                let problem = Problem::overall("the file is empty");
-                complaints.add(problem.mend(
+    tidegate_config::read(parse_yaml(text), |root, complaints| match root {
+        Some(root) => read_rules(root, keeping, complaints),
+        None => {
+            let problem = Problem::overall("the file is empty");
+            complaints.add(
+                problem.mend(
                     "begin with `limits:` and a list, as in `limits: [{name: per-user, limit: 100/1m}]`",
-                ));
-                Rules::default()
-            }
-            Err(problem) => {
-                complaints.add(problem);
-                Rules::default()
-            }
-        };
-    if complaints.is_empty() { Ok(rules) } else { Err(complaints.into_sorted()) }
+                ),
+            );
+            Rules::default()
+        }
+    })
 }
 
 /// Parses a policy written as a mapping, the form that [`PolicySpec`] prints.
@@ -77,35 +72,33 @@ pub fn parse_for(text: &str, keeping: Keeping) -> Result<Rules, Vec<Problem>> {
 /// # Errors
 /// The same as [`parse`].
 pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
-    let mut complaints = Complaints::default();
-    let root = parse_yaml(text).map_err(|problem| vec![problem])?;
-    let root = root.ok_or_else(|| vec![Problem::overall("the policy is empty")])?;
-    let spec = Fields::open(&root, "a policy", &options::with(&["limit", "algorithm"]), &mut complaints)
-        .and_then(|fields| read_policy(&fields, "the policy", None, &mut complaints));
-    match spec {
-        Some(spec) if complaints.is_empty() => Ok(spec),
-        _ => Err(complaints.into_sorted()),
-    }
+    let spec = tidegate_config::read(parse_yaml(text), |root, complaints| {
+        let Some(root) = root else {
+            complaints.add(Problem::overall("the policy is empty"));
+            return None;
+        };
+        let fields = Fields::open(root, "a policy", &options::with(&["limit", "algorithm"]), complaints)?;
+        read_policy(&fields, "the policy", None)
+    });
+    spec?.ok_or_else(Vec::new)
 }
 
-fn read_rules(root: &Node, keeping: Keeping, complaints: &mut Complaints) -> Rules {
+fn read_rules(root: &Node, keeping: Keeping, complaints: &Complaints) -> Rules {
     let known: Vec<&str> = ["limits", "max_memory"].into_iter().chain(SECTIONS).collect();
     let Some(fields) = Fields::open(root, "the file", &known, complaints) else { return Rules::default() };
     let has_gate = SECTIONS.iter().any(|section| fields.get(section).is_some());
     if !has_gate && fields.get("limits").is_none() {
-        let problem = Problem::at(fields.line(), "there is no `limits:`");
-        complaints.add(problem.mend("add it, with a list of limits"));
+        complaints.at(fields.line(), "there is no `limits:`", "add it, with a list of limits");
     }
     let limits = fields.get("limits").map(|node| read_limits(node, keeping, complaints)).unwrap_or_default();
     let max_memory = fields.get("max_memory").and_then(|node| {
         let bytes = node.text().and_then(parse_bytes);
         if bytes.is_none() {
-            let problem = Problem::at(node.line, format!("`max_memory` is {}", node.describe()));
-            complaints.add(problem.mend("write a number of bytes, as in `max_memory: 512MiB`"));
+            fields.refuse("max_memory", node, "write a number of bytes, as in `max_memory: 512MiB`");
         }
         bytes
     });
-    Rules { limits, max_memory, gate: read_gate(&fields, complaints) }
+    Rules { limits, max_memory, gate: read_gate(&fields) }
 }
 
 /// Parses a number of bytes: a whole number, with an optional unit B, KiB, MiB, GiB or TiB (or Ki, Mi, Gi, Ti). `None` for
@@ -125,21 +118,19 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
 }
 
-fn read_limits(node: &Node, keeping: Keeping, complaints: &mut Complaints) -> Vec<LimitSpec> {
+fn read_limits(node: &Node, keeping: Keeping, complaints: &Complaints) -> Vec<LimitSpec> {
     let items = match &node.kind {
         Kind::Sequence(items) if !items.is_empty() => items,
         _ => {
-            complaints.add(
-                Problem::at(node.line, format!("`limits` is {}", empty_or(node)))
-                    .mend("write at least one limit, as in `- {name: per-user, limit: 100/1m}`"),
-            );
+            let what = format!("`limits` is {}", empty_or(node));
+            let mend = "write at least one limit, as in `- {name: per-user, limit: 100/1m}`";
+            complaints.at(node.line, what, mend);
             return Vec::new();
         }
     };
     if items.len() > MAX_LIMITS {
         let what = format!("the file has {} limits; at most {MAX_LIMITS} are allowed", items.len());
-        complaints
-            .add(Problem::at(node.line, what).mend("use keys and overrides instead of separate limits"));
+        complaints.at(node.line, what, "use keys and overrides instead of separate limits");
     }
     let mut names = BTreeMap::new();
     let mut limits = Vec::with_capacity(items.len());
@@ -147,7 +138,7 @@ fn read_limits(node: &Node, keeping: Keeping, complaints: &mut Complaints) -> Ve
         let Some((limit, line)) = read_limit(item, at + 1, keeping, complaints) else { continue };
         if let Some(first) = names.insert(limit.name.clone(), line) {
             let what = format!("the name `{}` is already taken on line {first}", limit.name);
-            complaints.add(Problem::at(line, what).mend("give each limit a different name"));
+            complaints.at(line, what, "give each limit a different name");
         }
         limits.push(limit);
     }
@@ -166,7 +157,7 @@ fn read_limit(
     node: &Node,
     number: usize,
     keeping: Keeping,
-    complaints: &mut Complaints,
+    complaints: &Complaints,
 ) -> Option<(LimitSpec, usize)> {
     let called = match node.kind {
         Kind::Mapping(ref entries) => entries
@@ -178,33 +169,32 @@ fn read_limit(
     };
     let called = called.unwrap_or_else(|| format!("limit number {number}"));
     let fields = Fields::open(node, &called, &options::with(&FIELDS), complaints)?;
-    let name = read_name(&fields, &called, complaints);
-    let policy = read_policy(&fields, &called, None, complaints);
-    let global = fields.flag("global", complaints).unwrap_or(false);
-    let shadow = fields.flag("shadow", complaints).unwrap_or(false);
-    let max_keys = fields.number("max_keys", 1, complaints).map(|keys| keys as usize);
+    let name = read_name(&fields, &called);
+    let policy = read_policy(&fields, &called, None);
+    let global = fields.flag("global").unwrap_or(false);
+    let shadow = fields.flag("shadow").unwrap_or(false);
+    let max_keys = fields.number("max_keys", 1).map(|keys| keys as usize);
     let words = [("forget", WhenFull::Forget), ("deny", WhenFull::Deny)];
-    let when_full = fields.word("when_full", &words, complaints).unwrap_or_default();
+    let when_full = fields.word("when_full", &words).unwrap_or_default();
     let words = [("keep", OnExpiry::Keep), ("release", OnExpiry::Release)];
-    let on_expiry = fields.word("on_expiry", &words, complaints).unwrap_or_default();
-    let overrides = read_overrides(&fields, &called, policy.as_ref(), complaints);
-    let deny = read_deny(&fields, complaints);
+    let on_expiry = fields.word("on_expiry", &words).unwrap_or_default();
+    let overrides = read_overrides(&fields, &called, policy.as_ref());
+    let deny = read_deny(&fields);
     for key in overrides.keys().filter(|key| deny.contains(*key)) {
-        let line = fields.get("deny").map_or(fields.line(), |deny| deny.line);
         let what = format!("{called}: the key `{}` is both denied and overridden", abridged(key));
-        complaints.add(Problem::at(line, what).mend("remove it from `deny` or from `overrides`"));
+        complaints.at(fields.line_of("deny"), what, "remove it from `deny` or from `overrides`");
     }
     if global {
         for keyed in ["overrides", "deny", "max_keys", "when_full"] {
             if let Some(node) = fields.get(keyed) {
                 let what = format!("{called} is global: it has no keys, so `{keyed}` has no meaning");
-                complaints.add(Problem::at(node.line, what).mend("remove it, or remove `global`"));
+                complaints.at(node.line, what, "remove it, or remove `global`");
             }
         }
     }
-    let line = fields.get("name").map_or(fields.line(), |name| name.line);
-    let sharing = sharing::read(&fields, &called, complaints);
-    let traffic = traffic::read(&fields, &called, global, complaints);
+    let line = fields.line_of("name");
+    let sharing = sharing::read(&fields, &called);
+    let traffic = traffic::read(&fields, &called, global);
     let limit = LimitSpec {
         name: name?,
         policy: policy?,
@@ -219,15 +209,15 @@ fn read_limit(
         traffic,
     };
     if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
-        sharing::check(&limit, &fields, complaints);
+        sharing::check(&limit, &fields);
     }
     Some((limit, line))
 }
 
-fn read_name(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> Option<String> {
+fn read_name(fields: &Fields<'_>, called: &str) -> Option<String> {
     let Some(node) = fields.get("name") else {
-        let problem = Problem::at(fields.line(), format!("{called} has no name"));
-        complaints.add(problem.mend("add `name:`; requests and metrics use it"));
+        let what = format!("{called} has no name");
+        fields.complaints().at(fields.line(), what, "add `name:`; requests and metrics use it");
         return None;
     };
     // No `:`: in the store it separates the name from the key.
@@ -235,52 +225,43 @@ fn read_name(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> 
     match node.text() {
         Some(THROTTLE) => {
             let what = format!("the name `{THROTTLE}` is reserved for the command");
-            complaints.add(Problem::at(node.line, what).mend("choose another"));
+            fields.complaints().at(node.line, what, "choose another");
             None
         }
         Some(name) if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(letter) => {
             Some(name.to_owned())
         }
         _ => {
-            complaints.add(
-                Problem::at(node.line, format!("`name` is {}", node.describe()))
-                    .mend(format!("use 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`")),
-            );
+            fields.refuse("name", node, format!("use 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`"));
             None
         }
     }
 }
 
 /// The algorithm with its options; an override starts from `base`.
-fn read_policy(
-    fields: &Fields<'_>,
-    called: &str,
-    base: Option<&PolicySpec>,
-    complaints: &mut Complaints,
-) -> Option<PolicySpec> {
+fn read_policy(fields: &Fields<'_>, called: &str, base: Option<&PolicySpec>) -> Option<PolicySpec> {
     let algorithm = match (base, fields.get("algorithm")) {
         (Some(base), None) => base.algorithm,
         // Exact by default, the least surprising choice.
         (None, None) => AlgorithmSpec::default(),
-        (_, Some(_)) => options::algorithm(fields, complaints)?,
+        (_, Some(_)) => options::algorithm(fields)?,
     };
-    options::refuse_others(fields, called, algorithm, complaints);
+    options::refuse_others(fields, called, algorithm);
     let quota = match (fields.get("limit"), base) {
-        (Some(node), _) => read_quota(node, algorithm, complaints),
+        (Some(node), _) => read_quota(fields, node, algorithm),
         (None, Some(base)) => Some((base.limit, base.window)),
         (None, None) => {
-            let problem = Problem::at(fields.line(), format!("{called} has no limit"));
             let example = if algorithm.limits_rate() { "limit: 100/1m" } else { "limit: 10" };
-            complaints.add(problem.mend(format!("add one, as in `{example}`")));
+            let what = format!("{called} has no limit");
+            fields.complaints().at(fields.line(), what, format!("add one, as in `{example}`"));
             None
         }
     };
     let mut spec = base.cloned().unwrap_or_else(|| PolicySpec::new(algorithm, 0, None));
-    options::read(fields, &mut spec, complaints);
+    options::read(fields, &mut spec);
     (spec.limit, spec.window) = quota?;
     if let Err(e) = spec.policy() {
-        let line = fields.get("limit").map_or(fields.line(), |node| node.line);
-        complaints.add(Problem::at(line, format!("{called}: {e}")));
+        fields.complaints().add(Problem::at(fields.line_of("limit"), format!("{called}: {e}")));
         return None;
     }
     Some(spec)
@@ -288,56 +269,45 @@ fn read_policy(
 
 /// `N/duration`, or a bare number for permits.
 fn read_quota(
+    fields: &Fields<'_>,
     node: &Node,
     algorithm: AlgorithmSpec,
-    complaints: &mut Complaints,
 ) -> Option<(u32, Option<std::time::Duration>)> {
     let text = node.text().unwrap_or_default();
     let complaint =
         |why: &dyn fmt::Display| Problem::at(node.line, format!("`limit` is {}: {why}", node.describe()));
-    if !algorithm.limits_rate() {
-        let permits = text.parse().ok();
-        if permits.is_none() {
-            complaints.add(complaint(&"concurrency counts permits, not requests in a window").mend(
-                "write a whole number, as in `limit: 10` (and `hold: 1m`, after which lost permits expire)",
-            ));
+    let problem = if algorithm.limits_rate() {
+        match text.parse::<Quota>() {
+            Ok(quota) => return Some((quota.limit(), Some(quota.window()))),
+            Err(e @ (ParseQuotaError::NoSlash | ParseQuotaError::Duration)) => {
+                complaint(&e).mend("for example 10/500ms, 100/1m or 5000/1d")
+            }
+            Err(e) => complaint(&e),
         }
-        return permits.map(|permits| (permits, None));
-    }
-    match text.parse::<Quota>() {
-        Ok(quota) => Some((quota.limit(), Some(quota.window()))),
-        Err(e @ (ParseQuotaError::NoSlash | ParseQuotaError::Duration)) => {
-            complaints.add(complaint(&e).mend("for example 10/500ms, 100/1m or 5000/1d"));
-            None
+    } else {
+        if let Ok(permits) = text.parse() {
+            return Some((permits, None));
         }
-        Err(e) => {
-            complaints.add(complaint(&e));
-            None
-        }
-    }
+        complaint(&"concurrency counts permits, not requests in a window")
+            .mend("write a whole number, as in `limit: 10` (and `hold: 1m`, after which lost permits expire)")
+    };
+    fields.complaints().add(problem);
+    None
 }
 
 fn read_overrides(
     fields: &Fields<'_>,
     called: &str,
     base: Option<&PolicySpec>,
-    complaints: &mut Complaints,
 ) -> BTreeMap<String, PolicySpec> {
-    let mut overrides = BTreeMap::new();
-    let Some(node) = fields.get("overrides").filter(|node| !node.is_null()) else { return overrides };
-    let Kind::Mapping(entries) = &node.kind else {
-        complaints.add(
-            Problem::at(node.line, format!("`overrides` is {}", node.describe()))
-                .mend("write keys with their limits, as in `overrides: {\"admin\": 100/10m}`"),
-        );
-        return overrides;
-    };
-    for (key, value) in entries {
+    let (mut overrides, complaints) = (BTreeMap::new(), fields.complaints());
+    let mend = "write keys with their limits, as in `overrides: {\"admin\": 100/10m}`";
+    for (key, value) in fields.mapping("overrides", mend) {
         let Some(name) = read_key(key, "overrides", complaints) else { continue };
         let called = format!("{called}, override `{}`", abridged(name));
         let Some(base) = base else { continue };
         let spec = if value.text().is_some() {
-            read_quota(value, base.algorithm, complaints).and_then(|(limit, window)| {
+            read_quota(fields, value, base.algorithm).and_then(|(limit, window)| {
                 let spec = PolicySpec { limit, window, ..base.clone() };
                 let made = spec.policy();
                 if let Err(e) = &made {
@@ -347,41 +317,34 @@ fn read_overrides(
             })
         } else {
             Fields::open(value, &called, &options::with(&["limit"]), complaints)
-                .and_then(|fields| read_policy(&fields, &called, Some(base), complaints))
+                .and_then(|fields| read_policy(&fields, &called, Some(base)))
         };
         if let Some(spec) = spec
             && overrides.insert(name.to_owned(), spec).is_some()
         {
-            complaints.add(Problem::at(key.line, format!("{called} is given twice")).mend("keep one"));
+            complaints.at(key.line, format!("{called} is given twice"), "keep one");
         }
     }
     overrides
 }
 
-fn read_deny(fields: &Fields<'_>, complaints: &mut Complaints) -> BTreeSet<String> {
-    let Some(node) = fields.get("deny").filter(|node| !node.is_null()) else { return BTreeSet::new() };
-    let Kind::Sequence(items) = &node.kind else {
-        complaints.add(
-            Problem::at(node.line, format!("`deny` is {}", node.describe()))
-                .mend("write a list of keys, as in `deny: [\"mallory\"]`"),
-        );
-        return BTreeSet::new();
-    };
-    items.iter().filter_map(|item| read_key(item, "deny", complaints)).map(str::to_owned).collect()
+fn read_deny(fields: &Fields<'_>) -> BTreeSet<String> {
+    let keys = fields.list("deny", "write a list of keys, as in `deny: [\"mallory\"]`").iter();
+    keys.filter_map(|key| read_key(key, "deny", fields.complaints())).map(str::to_owned).collect()
 }
 
-fn read_key<'a>(node: &'a Node, list: &str, complaints: &mut Complaints) -> Option<&'a str> {
-    match node.text() {
-        Some(key) if key.len() <= MAX_KEY_BYTES => Some(key),
-        Some(_) => {
-            let what = format!("a key in `{list}` is longer than {MAX_KEY_BYTES} bytes");
-            complaints.add(Problem::at(node.line, what).mend("requests with such a key are refused anyway"));
-            None
-        }
-        None => {
-            let what = format!("a key in `{list}` is {}", node.describe());
-            complaints.add(Problem::at(node.line, what).mend("write the key as text, in quotes if need be"));
-            None
-        }
-    }
+fn read_key<'a>(node: &'a Node, list: &str, complaints: &Complaints) -> Option<&'a str> {
+    let (what, mend) = match node.text() {
+        Some(key) if key.len() <= MAX_KEY_BYTES => return Some(key),
+        Some(_) => (
+            format!("a key in `{list}` is longer than {MAX_KEY_BYTES} bytes"),
+            "requests with such a key are refused anyway",
+        ),
+        None => (
+            format!("a key in `{list}` is {}", node.describe()),
+            "write the key as text, in quotes if need be",
+        ),
+    };
+    complaints.at(node.line, what, mend);
+    None
 }

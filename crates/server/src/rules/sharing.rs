@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_config::{Complaints, Fields, Problem};
+use tidegate_config::{Fields, Problem};
 use tidegate_core::{parse_duration, write_duration};
 use tidegate_redis::{Mode, OnError, Plan, Timeout};
 
@@ -86,18 +86,17 @@ impl LimitSpec {
     }
 }
 
-pub(crate) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaints) -> SharingSpec {
+pub(crate) fn read(fields: &Fields<'_>, called: &str) -> SharingSpec {
     let spec = SharingSpec {
         unshared: false,
-        mode: fields.word("sharing", &MODES, complaints),
-        on_error: fields.word("on_error", &ON_ERROR, complaints),
-        deadline: fields.read("deadline", DEADLINE, complaints, |text| parse_timeout(text).ok()),
-        slack: fields.duration("slack", complaints),
-        unreported: fields.number("unreported", 1, complaints),
+        mode: fields.word("sharing", &MODES),
+        on_error: fields.word("on_error", &ON_ERROR),
+        deadline: fields.read("deadline", DEADLINE, |text| parse_timeout(text).ok()),
+        slack: fields.duration("slack"),
+        unreported: fields.number("unreported", 1),
     };
-    let mut wrong = |field: &str, what: &str, mend: &str| {
-        let line = fields.get(field).map_or(fields.line(), |node| node.line);
-        complaints.add(Problem::at(line, format!("{called}: `{field}` {what}")).mend(mend));
+    let wrong = |field: &str, what: &str, mend: &str| {
+        fields.complaints().at(fields.line_of(field), format!("{called}: `{field}` {what}"), mend);
     };
     if spec.deadline.is_some_and(|deadline| !is_sensible(deadline)) {
         let mend = "give the store a few milliseconds, as in `deadline: 50ms`";
@@ -120,11 +119,11 @@ pub(crate) fn read(fields: &Fields<'_>, called: &str, complaints: &mut Complaint
 }
 
 /// Reports limits that no store can implement.
-pub(crate) fn check(limit: &LimitSpec, fields: &Fields<'_>, complaints: &mut Complaints) {
-    let mut wrong = |field: &str, why: String, mend: &str| {
-        let line = fields.get(field).map_or(fields.line(), |node| node.line);
-        let problem = Problem::at(line, format!("limit `{}` cannot be shared: {why}", limit.name));
-        complaints.add(if mend.is_empty() { problem } else { problem.mend(mend) });
+pub(crate) fn check(limit: &LimitSpec, fields: &Fields<'_>) {
+    let wrong = |field: &str, why: String, mend: &str| {
+        let what = format!("limit `{}` cannot be shared: {why}", limit.name);
+        let problem = Problem::at(fields.line_of(field), what);
+        fields.complaints().add(if mend.is_empty() { problem } else { problem.mend(mend) });
     };
     if let Some(why) = refusal(&limit.policy) {
         let holdless = !limit.policy.algorithm.limits_rate() && limit.policy.algorithm.get("hold").is_none();

@@ -5,23 +5,18 @@ use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Id, lenient::lenient, name_of, no_go, target, unknown, whole};
+use super::{Id, lenient::Lenient, name_of, no_go, target, unknown, whole};
 use crate::rules::{AuthorityRule, IsolationRule, SystemRule};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct System {
     id: Option<Id>,
-    #[serde(deserialize_with = "lenient")]
-    highest_system_load: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    highest_cpu_usage: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    qps: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    avg_rt: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    max_thread: Option<f64>,
+    highest_system_load: Lenient<f64>,
+    highest_cpu_usage: Lenient<f64>,
+    qps: Lenient<f64>,
+    avg_rt: Lenient<f64>,
+    max_thread: Lenient<f64>,
     // Fields of Sentinel for Go.
     metric_type: Option<IgnoredAny>,
     trigger_count: Option<IgnoredAny>,
@@ -35,10 +30,10 @@ impl System {
         no_go("metricType", self.metric_type, known)?;
         no_go("triggerCount", self.trigger_count, known)?;
         let all = [self.highest_system_load, self.highest_cpu_usage, self.qps, self.avg_rt, self.max_thread];
-        if all.iter().all(Option::is_none) {
+        if all.iter().all(|limit| limit.is_none()) {
             return Err(format!("the rule names no limit; it needs {known}").into());
         }
-        let limit = |value: Option<f64>| value.filter(|&value| value >= 0.0);
+        let limit = |value: Lenient<f64>| value.filter(|&value| value >= 0.0);
         // The cast saturates; a negative value means unlimited.
         #[allow(clippy::cast_sign_loss)]
         let units = |value| limit(value).map(|value| value as u64);
@@ -60,10 +55,8 @@ pub(super) struct Authority {
     id: Option<Id>,
     resource: Option<String>,
     limit_app: Option<String>,
-    #[serde(deserialize_with = "lenient")]
-    strategy: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    regex: Option<bool>,
+    strategy: Lenient<i64>,
+    regex: Lenient<bool>,
 }
 
 impl Authority {
@@ -81,7 +74,7 @@ impl Authority {
         };
         let origins: BTreeSet<&str> =
             limit_app.split(',').map(str::trim).filter(|origin| !origin.is_empty()).collect();
-        let resource = target(self.resource, self.regex);
+        let resource = target(self.resource, *self.regex);
         Ok(AuthorityRule { id: name_of(self.id), allow, ..AuthorityRule::allow(resource, origins) })
     }
 }
@@ -91,16 +84,15 @@ impl Authority {
 pub(super) struct Isolation {
     id: Option<Id>,
     resource: Option<String>,
-    #[serde(alias = "count", deserialize_with = "lenient")]
-    threshold: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    regex: Option<bool>,
+    #[serde(alias = "count")]
+    threshold: Lenient<i64>,
+    regex: Lenient<bool>,
 }
 
 impl Isolation {
     pub(super) fn into_rule(self) -> Result<IsolationRule, InvalidRule> {
         let threshold = self.threshold.ok_or("threshold is missing, or misspelt; a rule needs one")?;
-        let resource = target(self.resource, self.regex);
+        let resource = target(self.resource, *self.regex);
         let rule = IsolationRule::new(resource, whole::<u32>("threshold", threshold)?);
         Ok(IsolationRule { id: name_of(self.id), ..rule })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Id, lenient::lenient, millis, name_of, no_go, required, seconds, target, unknown, whole};
+use super::{Id, lenient::Lenient, millis, name_of, no_go, required, seconds, target, unknown, whole};
 use crate::rules::{BreakerRule, Trip};
 
 #[derive(Deserialize, Default)]
@@ -13,20 +13,14 @@ use crate::rules::{BreakerRule, Trip};
 pub(super) struct Degrade {
     id: Option<Id>,
     resource: Option<String>,
-    #[serde(deserialize_with = "lenient")]
-    grade: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    count: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    time_window: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    min_request_amount: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    slow_ratio_threshold: Option<f64>,
-    #[serde(alias = "statIntervalInMs", deserialize_with = "lenient")]
-    stat_interval_ms: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    regex: Option<bool>,
+    grade: Lenient<i64>,
+    count: Lenient<f64>,
+    time_window: Lenient<i64>,
+    min_request_amount: Lenient<i64>,
+    slow_ratio_threshold: Lenient<f64>,
+    #[serde(alias = "statIntervalInMs")]
+    stat_interval_ms: Lenient<i64>,
+    regex: Lenient<bool>,
     // Fields of Sentinel for Go.
     strategy: Option<IgnoredAny>,
     threshold: Option<IgnoredAny>,
@@ -40,7 +34,7 @@ impl Degrade {
         no_go("threshold", self.threshold, "count")?;
         no_go("retryTimeoutMs", self.retry_timeout_ms, "timeWindow, in seconds")?;
         no_go("maxAllowedRtMs", self.max_allowed_rt_ms, "count")?;
-        let count = required("count", self.count)?;
+        let count = required("count", *self.count)?;
         if !count.is_finite() || count < 0.0 {
             return Err(format!("count is {count}; it must be a number, 0 or greater").into());
         }
@@ -59,7 +53,7 @@ impl Degrade {
             }
         };
         let open_time = seconds("timeWindow", self.time_window.unwrap_or(0))?;
-        let rule = BreakerRule::new(target(self.resource, self.regex), trip, open_time)
+        let rule = BreakerRule::new(target(self.resource, *self.regex), trip, open_time)
             .interval(millis("statIntervalMs", self.stat_interval_ms.unwrap_or(1_000))?)
             .min_calls(whole("minRequestAmount", self.min_request_amount.unwrap_or(5))?);
         // Sentinel counts in one slot, which begins again after the interval.

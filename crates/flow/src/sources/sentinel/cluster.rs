@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Wrapped, cluster_config::ClusterConfig, each, lenient::lenient, params::Item, read_rule, required,
+    Wrapped, cluster_config::ClusterConfig, each, lenient::Lenient, params::Item, read_rule, required,
     unknown, whole,
 };
 use crate::{Arg, rules::InvalidRule, sources::SourceError};
@@ -63,12 +63,9 @@ impl ClusterRule {
 #[serde(rename_all = "camelCase", default)]
 struct Rule {
     resource: Option<String>,
-    #[serde(deserialize_with = "lenient")]
-    grade: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    count: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    cluster_mode: Option<bool>,
+    grade: Lenient<i64>,
+    count: Lenient<f64>,
+    cluster_mode: Lenient<bool>,
     cluster_config: Option<ClusterConfig>,
     param_idx: Option<Value>,
     param_key: Option<Value>,
@@ -78,13 +75,13 @@ struct Rule {
 
 impl Rule {
     fn into_rule(self) -> Result<Option<ClusterRule>, InvalidRule> {
-        if self.cluster_mode != Some(true) {
+        if *self.cluster_mode != Some(true) {
             return Ok(None);
         }
         let config = self.cluster_config.unwrap_or_default();
         let flow_id = config.flow_id.filter(|&id| id > 0);
         let flow_id = flow_id.ok_or("clusterConfig.flowId is missing; it must be a whole number above 0")?;
-        let count = required("count", self.count)?;
+        let count = required("count", *self.count)?;
         if !count.is_finite() || count < 0.0 {
             return Err(format!("count is {count}; it must be a number, 0 or greater").into());
         }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::{
     Gateway, Id,
     cluster_config::{ClusterConfig, applies_here},
-    lenient::lenient,
+    lenient::Lenient,
     millis, name_of, required, seconds, target, unknown, whole,
 };
 use crate::rules::{Behaviour, FlowRule, Measure, MemoryThreshold, Origins, Relation, Threshold};
@@ -17,42 +17,27 @@ pub(super) struct Flow {
     id: Option<Id>,
     resource: Option<String>,
     limit_app: Option<String>,
-    #[serde(deserialize_with = "lenient")]
-    grade: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    count: Option<f64>,
+    grade: Lenient<i64>,
+    count: Lenient<f64>,
     /// Go's name for `count`.
-    #[serde(deserialize_with = "lenient")]
-    threshold: Option<f64>,
-    #[serde(alias = "relationStrategy", deserialize_with = "lenient")]
-    strategy: Option<i64>,
+    threshold: Lenient<f64>,
+    #[serde(alias = "relationStrategy")]
+    strategy: Lenient<i64>,
     ref_resource: Option<String>,
     /// Only in Go.
-    #[serde(deserialize_with = "lenient")]
-    token_calculate_strategy: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    control_behavior: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    warm_up_period_sec: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    warm_up_cold_factor: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    max_queueing_time_ms: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    stat_interval_in_ms: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    regex: Option<bool>,
-    #[serde(deserialize_with = "lenient")]
-    cluster_mode: Option<bool>,
+    token_calculate_strategy: Lenient<i64>,
+    control_behavior: Lenient<i64>,
+    warm_up_period_sec: Lenient<i64>,
+    warm_up_cold_factor: Lenient<f64>,
+    max_queueing_time_ms: Lenient<i64>,
+    stat_interval_in_ms: Lenient<i64>,
+    regex: Lenient<bool>,
+    cluster_mode: Lenient<bool>,
     cluster_config: Option<ClusterConfig>,
-    #[serde(deserialize_with = "lenient")]
-    low_mem_usage_threshold: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    high_mem_usage_threshold: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    mem_low_water_mark_bytes: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    mem_high_water_mark_bytes: Option<i64>,
+    low_mem_usage_threshold: Lenient<f64>,
+    high_mem_usage_threshold: Lenient<f64>,
+    mem_low_water_mark_bytes: Lenient<i64>,
+    mem_high_water_mark_bytes: Lenient<i64>,
     #[serde(flatten)]
     gateway: Gateway,
 }
@@ -67,11 +52,11 @@ struct How {
 
 impl Flow {
     pub(super) fn into_rule(mut self) -> Result<Option<FlowRule>, InvalidRule> {
-        if !applies_here(self.cluster_mode, self.cluster_config.as_ref(), true) {
+        if !applies_here(*self.cluster_mode, self.cluster_config.as_ref(), true) {
             return Ok(None);
         }
         std::mem::take(&mut self.gateway).refuse()?;
-        let measure = match self.grade {
+        let measure = match *self.grade {
             Some(0) => Measure::InFlight,
             None | Some(1) => Measure::Rate,
             Some(other) => return Err(unknown("grade", other, "0 (threads) or 1 (QPS)")),
@@ -79,7 +64,7 @@ impl Flow {
         let how = self.how(measure)?;
         let (threshold, behaviour) = (self.threshold(how)?, self.behaviour(how)?);
         let other = self.ref_resource.unwrap_or_default();
-        let relation = match self.strategy {
+        let relation = match *self.strategy {
             None | Some(0) => Relation::Direct,
             // Sentinel's throttle measures no traffic, with any strategy.
             Some(1) if how.throttles && !how.warms => Relation::Direct,
@@ -92,7 +77,7 @@ impl Flow {
         let interval = self.stat_interval_in_ms.filter(|&ms| used && ms != 0).unwrap_or(1_000);
         Ok(Some(FlowRule {
             id: name_of(self.id),
-            resource: target(self.resource, self.regex),
+            resource: target(self.resource, *self.regex),
             threshold,
             interval: millis("statIntervalInMs", interval)?,
             measure,
@@ -111,7 +96,7 @@ impl Flow {
         let behaviour = self.control_behavior.unwrap_or(0);
         let by_memory = self.mem_high_water_mark_bytes.is_some_and(|mark| mark != 0);
         let how = |warms, throttles| How { warms, throttles, by_memory };
-        match (self.token_calculate_strategy, behaviour) {
+        match (*self.token_calculate_strategy, behaviour) {
             // Sentinel ignores the behaviour of a rule on threads.
             _ if measure == Measure::InFlight => Ok(how(false, false)),
             (None, 0) => Ok(how(false, false)),
@@ -141,8 +126,8 @@ impl Flow {
         if how.by_memory {
             // Sentinel names each threshold after the memory usage: the one for low usage is higher.
             return Ok(Threshold::Memory(MemoryThreshold {
-                when_free: required("lowMemUsageThreshold", self.low_mem_usage_threshold)?,
-                when_scarce: required("highMemUsageThreshold", self.high_mem_usage_threshold)?,
+                when_free: required("lowMemUsageThreshold", *self.low_mem_usage_threshold)?,
+                when_scarce: required("highMemUsageThreshold", *self.high_mem_usage_threshold)?,
                 low_mark: whole("memLowWaterMarkBytes", self.mem_low_water_mark_bytes.unwrap_or(0))?,
                 high_mark: whole("memHighWaterMarkBytes", self.mem_high_water_mark_bytes.unwrap_or(0))?,
             }));
@@ -152,7 +137,7 @@ impl Flow {
                 "the rule has a count and a threshold, which mean the same; leave one of them out".into()
             );
         }
-        required("count", self.count.or(self.threshold)).map(Threshold::Fixed)
+        required("count", self.count.or(*self.threshold)).map(Threshold::Fixed)
     }
 
     fn behaviour(&self, how: How) -> Result<Behaviour, InvalidRule> {

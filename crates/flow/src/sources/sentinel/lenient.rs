@@ -1,17 +1,23 @@
 //! Values as Sentinel's JSON reader takes them: a number or a flag may be a text, and a whole number may have a fraction of 0.
 
+use std::ops::Deref;
+
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
 
+/// The value of a field. `null` and an empty text count as absent.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Lenient<T>(Option<T>);
+
 /// A type that is also read from a text.
-pub(super) trait Lenient: Sized {
+pub(super) trait OfText: Sized {
     /// The description of a valid value, for the message.
     const WANTED: &'static str;
 
     fn of_text(text: &str) -> Option<Self>;
 }
 
-impl Lenient for i64 {
+impl OfText for i64 {
     const WANTED: &'static str = "a whole number";
 
     fn of_text(text: &str) -> Option<Self> {
@@ -19,7 +25,7 @@ impl Lenient for i64 {
     }
 }
 
-impl Lenient for f64 {
+impl OfText for f64 {
     const WANTED: &'static str = "a number";
 
     fn of_text(text: &str) -> Option<Self> {
@@ -27,7 +33,7 @@ impl Lenient for f64 {
     }
 }
 
-impl Lenient for bool {
+impl OfText for bool {
     const WANTED: &'static str = "true or false";
 
     fn of_text(text: &str) -> Option<Self> {
@@ -45,15 +51,24 @@ fn whole(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() <= EXACT).then_some(number as i64)
 }
 
-/// Reads a field. `null` and an empty text count as absent.
-pub(super) fn lenient<'de, D: Deserializer<'de>, T: Lenient>(deserializer: D) -> Result<Option<T>, D::Error> {
-    let value = Option::<Value>::deserialize(deserializer)?;
-    let text = match &value {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::String(text)) if text.trim().is_empty() => return Ok(None),
-        Some(Value::String(text)) => text.trim().to_owned(),
-        Some(value) => value.to_string(),
-    };
-    let wrong = || D::Error::custom(format!("{} is not {}", value.unwrap_or_default(), T::WANTED));
-    T::of_text(&text).map(Some).ok_or_else(wrong)
+impl<T> Deref for Lenient<T> {
+    type Target = Option<T>;
+
+    fn deref(&self) -> &Option<T> {
+        &self.0
+    }
+}
+
+impl<'de, T: OfText> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Option::<Value>::deserialize(deserializer)?;
+        let text = match &value {
+            None | Some(Value::Null) => return Ok(Self(None)),
+            Some(Value::String(text)) if text.trim().is_empty() => return Ok(Self(None)),
+            Some(Value::String(text)) => text.trim().to_owned(),
+            Some(value) => value.to_string(),
+        };
+        let wrong = || D::Error::custom(format!("{} is not {}", value.unwrap_or_default(), T::WANTED));
+        T::of_text(&text).map(|value| Self(Some(value))).ok_or_else(wrong)
+    }
 }

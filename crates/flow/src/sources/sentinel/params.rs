@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Gateway, Id,
     cluster_config::{ClusterConfig, applies_here},
-    lenient::lenient,
+    lenient::Lenient,
     millis, name_of, no_go, required, seconds, target, unknown, whole,
 };
 use crate::{
@@ -20,27 +20,19 @@ use crate::{
 pub(super) struct ParamFlow {
     id: Option<Id>,
     resource: Option<String>,
-    #[serde(deserialize_with = "lenient")]
-    grade: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    param_idx: Option<i64>,
+    grade: Lenient<i64>,
+    param_idx: Lenient<i64>,
     param_key: Option<String>,
-    #[serde(alias = "threshold", deserialize_with = "lenient")]
-    count: Option<f64>,
-    #[serde(deserialize_with = "lenient")]
-    control_behavior: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    max_queueing_time_ms: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    burst_count: Option<i64>,
-    #[serde(deserialize_with = "lenient")]
-    duration_in_sec: Option<i64>,
+    #[serde(alias = "threshold")]
+    count: Lenient<f64>,
+    control_behavior: Lenient<i64>,
+    max_queueing_time_ms: Lenient<i64>,
+    burst_count: Lenient<i64>,
+    duration_in_sec: Lenient<i64>,
     #[serde(rename = "paramFlowItemList")]
     items: Option<Vec<Item>>,
-    #[serde(deserialize_with = "lenient")]
-    regex: Option<bool>,
-    #[serde(deserialize_with = "lenient")]
-    cluster_mode: Option<bool>,
+    regex: Lenient<bool>,
+    cluster_mode: Lenient<bool>,
     cluster_config: Option<ClusterConfig>,
     // Fields of Sentinel for Go.
     param_index: Option<IgnoredAny>,
@@ -54,14 +46,13 @@ pub(super) struct ParamFlow {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Item {
     object: Option<Value>,
-    #[serde(deserialize_with = "lenient")]
-    count: Option<f64>,
+    count: Lenient<f64>,
     class_type: Option<String>,
 }
 
 impl Item {
     pub(super) fn into_exception(self) -> Result<(Arg<'static>, u32), InvalidRule> {
-        let count = units("the exception's count", required("the exception's count", self.count)?)?;
+        let count = units("the exception's count", required("the exception's count", *self.count)?)?;
         Ok((arg(self.object, self.class_type.as_deref().unwrap_or_default())?, count))
     }
 }
@@ -106,7 +97,7 @@ fn units(what: &str, count: f64) -> Result<u32, InvalidRule> {
 
 impl ParamFlow {
     pub(super) fn into_rule(self) -> Result<Option<HotParamRule>, InvalidRule> {
-        if !applies_here(self.cluster_mode, self.cluster_config.as_ref(), false) {
+        if !applies_here(*self.cluster_mode, self.cluster_config.as_ref(), false) {
             return Ok(None);
         }
         self.gateway.refuse()?;
@@ -125,7 +116,7 @@ impl ParamFlow {
         };
         let used = measure != ParamMeasure::InFlight;
         let duration = seconds("durationInSec", self.duration_in_sec.filter(|_| used).unwrap_or(1))?;
-        let key = match (self.param_key.filter(|key| !key.is_empty()), self.param_idx) {
+        let key = match (self.param_key.filter(|key| !key.is_empty()), *self.param_idx) {
             (Some(name), _) => ParamKey::Name(name),
             (None, Some(index)) => ParamKey::Index(
                 i32::try_from(index)
@@ -141,7 +132,7 @@ impl ParamFlow {
                 );
             }
         };
-        let count = units("count", required("count", self.count)?)?;
+        let count = units("count", required("count", *self.count)?)?;
         let items = self.items.unwrap_or_default();
         let exceptions: Result<Vec<_>, _> = items.into_iter().map(Item::into_exception).collect();
         Ok(Some(HotParamRule {
@@ -153,7 +144,7 @@ impl ParamFlow {
                 ParamMeasure::Throttle { .. } | ParamMeasure::InFlight => 0,
             },
             exceptions: exceptions?,
-            ..HotParamRule::new(target(self.resource, self.regex), key, count)
+            ..HotParamRule::new(target(self.resource, *self.regex), key, count)
         }))
     }
 }

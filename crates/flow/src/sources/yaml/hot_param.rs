@@ -1,30 +1,14 @@
 //! Hot-parameter rules.
 
-use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use tidegate_config::{Kind, Node};
-use tidegate_core::Quota;
 
-use super::item::{About, Item, Written};
+use super::item::Section;
 use crate::{
     Arg,
     rules::{HotParamRule, ParamKey, ParamMeasure},
 };
-
-pub(super) struct HotParam {
-    id: Option<String>,
-    about: About,
-    arg: Option<i32>,
-    name: Option<String>,
-    limit: Option<Quota>,
-    in_flight: Option<u32>,
-    max_wait: Option<Duration>,
-    burst: u32,
-    exceptions: Vec<(Arg<'static>, u32)>,
-    max_values: Option<u32>,
-    deny_when_full: bool,
-}
 
 /// Reads a value of an argument: `5` is a number, `"5"` is a text.
 fn value(node: &Node) -> Arg<'static> {
@@ -38,10 +22,10 @@ fn value(node: &Node) -> Arg<'static> {
     text.clone().into()
 }
 
-impl Written for HotParam {
-    const SECTION: &'static str = "hot_params";
-    const NAME: &'static str = "hot parameter";
-    const FIELDS: &'static [&'static str] = &[
+pub(super) const HOT_PARAMS: Section<HotParamRule> = Section {
+    name: "hot_params",
+    called: "hot parameter",
+    fields: &[
         "id",
         "resource",
         "pattern",
@@ -54,33 +38,20 @@ impl Written for HotParam {
         "exceptions",
         "max_values",
         "when_full",
-    ];
-    type Rule = HotParamRule;
-
-    fn read(item: &mut Item<'_, '_>) -> Self {
-        let exceptions = item.counts("exceptions");
-        Self {
-            id: item.text("id"),
-            about: About::read(item),
-            arg: item.signed("arg"),
-            name: item.text("name"),
-            limit: item.quota("limit"),
-            in_flight: item.number("in_flight"),
-            max_wait: item.span("max_wait"),
-            burst: item.number("burst").unwrap_or(0),
-            exceptions: exceptions.into_iter().map(|(key, count)| (value(key), count)).collect(),
-            max_values: item.number("max_values"),
-            deny_when_full: item.word("when_full", &[("forget", false), ("deny", true)]).unwrap_or(false),
-        }
-    }
-
-    fn into_rule(self) -> Result<HotParamRule, InvalidRule> {
-        let key = match (self.arg, self.name) {
+    ],
+    read: |item| {
+        let (id, resource) = (item.text("id"), item.target());
+        let key = (item.signed("arg"), item.text("name"));
+        let threshold = (item.quota("limit"), item.number("in_flight"), item.span("max_wait"));
+        let exceptions = item.counts("exceptions").map(|(key, count)| (value(key), count)).collect();
+        let (burst, max_values) = (item.number("burst").unwrap_or(0), item.number("max_values"));
+        let deny_when_full = item.word("when_full", &[("forget", false), ("deny", true)]).unwrap_or(false);
+        let key = match key {
             (Some(index), None) => ParamKey::Index(index),
             (None, Some(name)) => ParamKey::Name(name),
             _ => return Err("give it an arg (0 is the first, -1 the last) or a name, and not both".into()),
         };
-        let (threshold, duration, measure) = match (self.limit, self.in_flight, self.max_wait) {
+        let (threshold, duration, measure) = match threshold {
             (Some(quota), None, None) => (quota.limit(), quota.window(), ParamMeasure::Rate),
             (Some(quota), None, Some(max_wait)) => {
                 (quota.limit(), quota.window(), ParamMeasure::Throttle { max_wait })
@@ -88,20 +59,16 @@ impl Written for HotParam {
             (None, Some(units), None) => (units, Duration::from_secs(1), ParamMeasure::InFlight),
             _ => return Err("give it a limit (as 5/1s, with max_wait to throttle) or in_flight".into()),
         };
-        let rule = HotParamRule::new(self.about.target()?, key, threshold);
         Ok(HotParamRule {
-            id: self.id,
+            id,
             measure,
             duration,
-            burst: self.burst,
-            exceptions: self.exceptions,
-            max_values: self.max_values.map(|values| values as usize),
-            deny_when_full: self.deny_when_full,
-            ..rule
+            burst,
+            exceptions,
+            max_values: max_values.map(|values| values as usize),
+            deny_when_full,
+            ..HotParamRule::new(resource?, key, threshold)
         })
-    }
-
-    fn validate(rule: &HotParamRule) -> Result<(), InvalidRule> {
-        rule.validate()
-    }
-}
+    },
+    validate: HotParamRule::validate,
+};

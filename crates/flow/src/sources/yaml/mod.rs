@@ -46,11 +46,10 @@ mod hot_param;
 mod in_flight;
 mod item;
 
-use tidegate_config::{Complaints, Fields, Problem};
+use tidegate_config::{Fields, Problem};
 
 use super::SourceError;
 use crate::rules::Rules;
-use item::section;
 
 /// The sections of a document.
 pub const SECTIONS: [&str; 7] =
@@ -64,33 +63,25 @@ const LIMITS: &str = "limits";
 /// # Errors
 /// [`SourceError::Format`] with all mistakes, each with its line, the reason and how to fix it.
 pub fn parse(text: &str) -> Result<Rules, SourceError> {
-    let mut complaints = Complaints::default();
-    let root = match tidegate_config::parse(text) {
-        Ok(root) => root,
-        Err(problem) => {
-            complaints.add(problem);
-            None
-        }
-    };
     let known: Vec<&str> = SECTIONS.into_iter().chain([LIMITS]).collect();
-    let fields = root.as_ref().and_then(|root| Fields::open(root, "the file", &known, &mut complaints));
-    let rules = fields.map(|fields| read(&fields, &mut complaints)).unwrap_or_default();
-    if complaints.is_empty() {
-        return Ok(rules);
-    }
-    let problems: Vec<String> = complaints.into_sorted().iter().map(Problem::to_string).collect();
-    Err(SourceError::Format(problems.join(" | ")))
+    let rules = tidegate_config::read(tidegate_config::parse(text), |root, complaints| {
+        root.and_then(|root| Fields::open(root, "the file", &known, complaints)).map(|fields| read(&fields))
+    });
+    rules.map(Option::unwrap_or_default).map_err(|problems| {
+        let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
+        SourceError::Format(problems.join(" | "))
+    })
 }
 
 /// Reads the [`SECTIONS`] of a document that the caller has opened, and validates their rules.
-pub fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> Rules {
+pub fn read(fields: &Fields<'_>) -> Rules {
     Rules {
-        flow: section::<flow::Flow>(fields, complaints),
-        isolation: section::<in_flight::Isolation>(fields, complaints),
-        adaptive: section::<in_flight::Adaptive>(fields, complaints),
-        breakers: section::<breaker::Breaker>(fields, complaints),
-        hot_params: section::<hot_param::HotParam>(fields, complaints),
-        system: section::<admission::System>(fields, complaints),
-        authority: section::<admission::Authority>(fields, complaints),
+        flow: flow::FLOW.rules(fields),
+        isolation: in_flight::ISOLATION.rules(fields),
+        adaptive: in_flight::ADAPTIVE.rules(fields),
+        breakers: breaker::BREAKERS.rules(fields),
+        hot_params: hot_param::HOT_PARAMS.rules(fields),
+        system: admission::SYSTEM.rules(fields),
+        authority: admission::AUTHORITY.rules(fields),
     }
 }

@@ -16,23 +16,16 @@ const ROLES: [Role; 4] = [Role::Decide, Role::Observe, Role::Operate, Role::Repo
 /// # Errors
 /// All problems, in the order of the lines. No problem repeats a token.
 pub fn parse(text: &str) -> Result<Known, Vec<Problem>> {
-    let mut complaints = Complaints::default();
-    let root = parse_yaml(text).map_err(|problem| vec![problem])?;
-    let entries = match &root {
-        Some(root) => read(root, &mut complaints),
-        None => None,
-    };
-    if entries.is_none() && complaints.is_empty() {
-        complaints.add(
-            Problem::overall("there is no `access:`").mend(
+    let entries = tidegate_config::read(parse_yaml(text), |root, complaints| {
+        let entries = root.and_then(|root| read(root, complaints));
+        if entries.is_none() && complaints.is_empty() {
+            complaints.add(Problem::overall("there is no `access:`").mend(
                 "write a list of clients, as in `access: [{name: shop, roles: [decide], tokens: [...]}]`",
-            ),
-        );
-    }
-    match entries {
-        Some(entries) if complaints.is_empty() => Ok(Known::new(entries)),
-        _ => Err(complaints.into_sorted()),
-    }
+            ));
+        }
+        entries.unwrap_or_default()
+    });
+    entries.map(Known::new)
 }
 
 /// Whether the text has `access:` at its top. Also a text that is not valid YAML may begin a line with it.
@@ -46,14 +39,11 @@ pub(super) fn is_access(text: &str) -> bool {
     }
 }
 
-fn read(root: &Node, complaints: &mut Complaints) -> Option<Vec<Entry>> {
+fn read(root: &Node, complaints: &Complaints) -> Option<Vec<Entry>> {
     let fields = Fields::open(root, "the file", &["access"], complaints)?;
     let node = fields.get("access")?;
     let Kind::Sequence(items) = &node.kind else {
-        complaints.add(
-            Problem::at(node.line, format!("`access` is {}", node.describe()))
-                .mend("write a list of clients"),
-        );
+        fields.refuse("access", node, "write a list of clients");
         return None;
     };
     let mut taken = Taken::default();
@@ -68,16 +58,16 @@ struct Taken {
     certificates: BTreeSet<String>,
 }
 
-fn read_entry(node: &Node, taken: &mut Taken, complaints: &mut Complaints) -> Option<Entry> {
+fn read_entry(node: &Node, taken: &mut Taken, complaints: &Complaints) -> Option<Entry> {
     let known = ["name", "roles", "limits", "tokens", "certificates", "addresses"];
     let fields = Fields::open(node, "a client", &known, complaints)?;
-    let name = read_name(&fields, taken, complaints);
-    let roles = read_roles(&fields, complaints);
+    let name = read_name(&fields, taken);
+    let roles = read_roles(&fields);
     let mut prefixes = Vec::new();
-    for (line, prefix) in texts(&fields, "limits", complaints) {
+    for (line, prefix) in texts(&fields, "limits") {
         if prefix.is_empty() {
-            let problem = Problem::at(line, "`limits` has an empty prefix, which matches every name");
-            complaints.add(problem.mend("remove `limits` to allow all limits"));
+            let what = "`limits` has an empty prefix, which matches every name";
+            complaints.at(line, what, "remove `limits` to allow all limits");
         }
         prefixes.push(prefix.into());
     }
@@ -85,86 +75,79 @@ fn read_entry(node: &Node, taken: &mut Taken, complaints: &mut Complaints) -> Op
         .get("limits")
         .is_some_and(|node| matches!(&node.kind, Kind::Sequence(items) if items.is_empty()))
     {
-        let problem = Problem::at(fields.line(), "`limits` is an empty list");
-        complaints.add(problem.mend("list prefixes of limit names, or remove it to allow all limits"));
+        let mend = "list prefixes of limit names, or remove it to allow all limits";
+        complaints.at(fields.line(), "`limits` is an empty list", mend);
     }
     let mut tokens = Vec::new();
-    for (line, token) in texts(&fields, "tokens", complaints) {
+    for (line, token) in texts(&fields, "tokens") {
         // The text is not repeated, because it may be the token itself.
         let Some(digest) = read_digest(token) else {
-            let problem =
-                Problem::at(line, "`tokens` has an entry that is not `sha256:` and 64 hexadecimal digits");
-            complaints.add(problem.mend("`tidegate token` generates a token and the line for this file"));
+            let what = "`tokens` has an entry that is not `sha256:` and 64 hexadecimal digits";
+            complaints.at(line, what, "`tidegate token` generates a token and the line for this file");
             continue;
         };
         if !taken.tokens.insert(digest) {
-            complaints
-                .add(Problem::at(line, "this token occurs twice").mend("give each client its own token"));
+            complaints.at(line, "this token occurs twice", "give each client its own token");
         }
         tokens.push(digest);
     }
     let mut certificates = Vec::new();
-    for (line, name) in texts(&fields, "certificates", complaints) {
+    for (line, name) in texts(&fields, "certificates") {
         if !taken.certificates.insert(name.to_owned()) {
-            complaints.add(
-                Problem::at(line, format!("the certificate name `{name}` occurs twice")).mend("keep one"),
-            );
+            complaints.at(line, format!("the certificate name `{name}` occurs twice"), "keep one");
         }
         certificates.push(name.into());
     }
     let mut addresses = Vec::new();
-    for (line, text) in texts(&fields, "addresses", complaints) {
-        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        match network {
+    for (line, text) in texts(&fields, "addresses") {
+        match text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)) {
             Ok(network) => addresses.push(network),
-            Err(_) => complaints.add(
-                Problem::at(line, format!("`addresses` has `{text}`"))
-                    .mend("write an address or a network, as in 192.0.2.7 or 10.0.0.0/8"),
-            ),
+            Err(_) => {
+                let mend = "write an address or a network, as in 192.0.2.7 or 10.0.0.0/8";
+                complaints.at(line, format!("`addresses` has `{text}`"), mend);
+            }
         }
     }
     if ["tokens", "certificates", "addresses"].iter().all(|shown| fields.get(shown).is_none()) {
-        let problem =
-            Problem::at(fields.line(), "the client has neither `tokens` nor `certificates` nor `addresses`");
-        complaints.add(problem.mend("add one of them; no one can authenticate as this client"));
+        let what = "the client has neither `tokens` nor `certificates` nor `addresses`";
+        complaints.at(fields.line(), what, "add one of them; no one can authenticate as this client");
     }
     let rights = Rights::new(&name?, &roles?, prefixes.into());
     Some(Entry { rights: Arc::new(rights), tokens, certificates, addresses })
 }
 
-fn read_name(fields: &Fields<'_>, taken: &mut Taken, complaints: &mut Complaints) -> Option<String> {
+fn read_name(fields: &Fields<'_>, taken: &mut Taken) -> Option<String> {
     let Some(node) = fields.get("name") else {
-        complaints.add(Problem::at(fields.line(), "a client has no `name`").mend("add one, for the log"));
+        fields.complaints().at(fields.line(), "a client has no `name`", "add one, for the log");
         return None;
     };
     let letter = |c: char| c.is_ascii_alphanumeric() || "._:/@-".contains(c);
     let name =
         node.text().filter(|name| !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(letter));
     let Some(name) = name else {
-        complaints.add(
-            Problem::at(node.line, format!("`name` is {}", node.describe()))
-                .mend(format!("use 1 to {MAX_NAME} letters, digits, `.`, `_`, `:`, `/`, `@` or `-`")),
-        );
+        let mend = format!("use 1 to {MAX_NAME} letters, digits, `.`, `_`, `:`, `/`, `@` or `-`");
+        fields.refuse("name", node, mend);
         return None;
     };
     if !taken.names.insert(name.to_owned()) {
-        let problem = Problem::at(node.line, format!("the name `{name}` occurs twice"));
-        complaints.add(problem.mend("put all tokens of a client into one entry"));
+        let what = format!("the name `{name}` occurs twice");
+        fields.complaints().at(node.line, what, "put all tokens of a client into one entry");
     }
     Some(name.to_owned())
 }
 
-fn read_roles(fields: &Fields<'_>, complaints: &mut Complaints) -> Option<Vec<Role>> {
+fn read_roles(fields: &Fields<'_>) -> Option<Vec<Role>> {
     let mend = "write some of decide, observe, operate and report, as in `roles: [decide]`";
+    let complaints = fields.complaints();
     let mut roles = Vec::new();
-    for (line, text) in texts(fields, "roles", complaints) {
+    for (line, text) in texts(fields, "roles") {
         match ROLES.iter().find(|role| role.name() == text) {
             Some(role) => roles.push(*role),
-            None => complaints.add(Problem::at(line, format!("`{text}` is not a role")).mend(mend)),
+            None => complaints.at(line, format!("`{text}` is not a role"), mend),
         }
     }
     if roles.is_empty() && complaints.is_empty() {
-        complaints.add(Problem::at(fields.line(), "a client has no role").mend(mend));
+        complaints.at(fields.line(), "a client has no role", mend);
     }
     (!roles.is_empty()).then_some(roles)
 }
@@ -179,23 +162,21 @@ fn read_digest(text: &str) -> Option<Digest> {
 }
 
 /// The texts in a list, with their lines.
-fn texts<'a>(fields: &Fields<'a>, name: &str, complaints: &mut Complaints) -> Vec<(usize, &'a str)> {
+fn texts<'a>(fields: &Fields<'a>, name: &str) -> Vec<(usize, &'a str)> {
     let Some(node) = fields.get(name) else { return Vec::new() };
+    let complaints = fields.complaints();
     let Kind::Sequence(items) = &node.kind else {
-        let problem = Problem::at(node.line, format!("`{name}` is not a list"));
-        complaints.add(problem.mend(format!("write `{name}: [...]`")));
+        complaints.at(node.line, format!("`{name}` is not a list"), format!("write `{name}: [...]`"));
         return Vec::new();
     };
-    let mut texts = Vec::new();
-    for item in items {
-        match item.text() {
-            Some(text) => texts.push((item.line, text)),
-            None => {
-                complaints.add(Problem::at(item.line, format!("`{name}` has an entry that is not text")));
-            }
+    let text = |item: &'a Node| {
+        let text = item.text().map(|text| (item.line, text));
+        if text.is_none() {
+            complaints.add(Problem::at(item.line, format!("`{name}` has an entry that is not text")));
         }
-    }
-    texts
+        text
+    };
+    items.iter().filter_map(text).collect()
 }
 
 #[cfg(test)]
