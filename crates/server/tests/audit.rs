@@ -1,4 +1,4 @@
-//! What operators do is recorded, once, wherever they do it.
+//! Each action of an operator is recorded once, on every listener.
 
 mod harness;
 

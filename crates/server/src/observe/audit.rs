@@ -1,4 +1,4 @@
-//! What operators did: one log line for each action, a line of JSON in the file of `--audit`, and the last ones for a page.
+//! Operators' actions: one log line for each action, a line of JSON in the file of `--audit`, and the last ones for a page.
 
 use std::{
     collections::VecDeque,

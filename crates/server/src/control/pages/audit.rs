@@ -1,4 +1,4 @@
-//! What operators did, the newest first.
+//! Operators' actions, the newest first.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(super) fn page(app: &App) -> Markup {
             }
         }
     };
-    layout("Audit", "/audit", None, &html! { h1 { "What operators did" } }, &body)
+    layout("Audit", "/audit", None, &html! { h1 { "Operators' actions" } }, &body)
 }
 
 /// A time in its two largest units.

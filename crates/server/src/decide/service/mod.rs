@@ -110,7 +110,7 @@ impl Service {
         Self { audit, ..self }
     }
 
-    /// What operators did.
+    /// Operators' actions.
     pub(crate) fn audit(&self) -> &Audit {
         &self.audit
     }

@@ -33,7 +33,7 @@ pub enum Endpoint {
     Reset,
     /// The rules in force.
     Rules,
-    /// What operators did.
+    /// Operators' actions.
     Audit,
     /// The rules as their file has them.
     RulesFile,
