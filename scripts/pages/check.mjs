@@ -168,7 +168,8 @@ async function use() {
     });
     await expect(page, where, 'the block in the status', async () => (await status()) === `Blocked ${key}`);
     const denied = await acquire('logins', 'mallory@example.com');
-    if (denied.status !== 429 || (await denied.json()).retry_after_ms !== null) complain(where, 'the key is not blocked');
+    const { reason, retry_after_ms: wait } = await denied.json();
+    if (denied.status !== 429 || reason !== 'blocked' || !(wait > 3_000_000 && wait <= 3_600_000)) complain(where, 'the key is not blocked');
   });
   await step('an answer belongs to its question', async () => {
     // The `close` event of the first question arrives when the second is open.
@@ -219,6 +220,37 @@ async function use() {
     const paused = await shown();
     await page.waitForTimeout(2500);
     if ((await shown()) !== paused) complain(where, 'it changes although it is paused');
+  });
+  await context.close();
+}
+
+// The first screen shows who is denied; the focus and a choice stay on their row while rows change.
+async function overview() {
+  for (const width of [390, 1440]) {
+    const { context, page, where } = await open('/', width, 'light');
+    await step('the first screen', async () => {
+      const row = await page.locator('tr[data-row^="denied "]').first().boundingBox();
+      const screen = width < 700 ? 844 : 900;
+      if (!row || row.y + row.height > screen) complain(where, `no denied key within the first ${screen} pixels`);
+    });
+    await context.close();
+  }
+  const { context, page, where } = await open('/', 1440, 'light');
+  await step('focus and choice stay on their row', async () => {
+    const name = 'tr[data-row="denied logins mallory%40example%2Ecom"]';
+    await page.locator(`${name} select`).selectOption('1d');
+    const link = 'tr[data-row="limit search"] a';
+    await page.locator(link).focus();
+    // The row moves up as soon as it has the most denials.
+    const at = () => page.evaluate(() => [...document.querySelectorAll('.limits tbody tr')].findIndex((row) => row.dataset.row === 'limit search'));
+    const before = await at();
+    await expect(page, where, 'that the row moves', async () => {
+      await Promise.all(Array.from({ length: 60 }, (_, key) => acquire('search', `flood-${key % 2}`)));
+      return (await at()) !== before;
+    });
+    const focused = await page.evaluate(() => document.activeElement?.closest('tr')?.dataset.row);
+    if (focused !== 'limit search') complain(where, `the focus went to ${focused}`);
+    if ((await page.locator(`${name} select`).inputValue()) !== '1d') complain(where, 'the choice is lost');
   });
   await context.close();
 }
@@ -315,7 +347,9 @@ if (process.env.TIDEGATE_SHARED) {
   });
 }
 if (process.env.TIDEGATE_REPORT) await step('look at the report', () => look(process.env.TIDEGATE_REPORT, 'report', [400, 1440]));
+await step('the overview', overview);
 await step('use a key', use);
+await step('look at /audit', () => look('/audit', 'audit'));
 await step('edit the rules', edit);
 await step('push rules', push);
 going = false;

@@ -535,6 +535,8 @@ fn the_openapi_description_matches_every_path_and_response() {
         ("POST", "/v1/reset", r#"{"limit":"per-user","key":"b"}"#),
         ("GET", "/v1/rules", ""),
         ("GET", "/v1/audit", ""),
+        ("GET", "/v1/denied?n=5", ""),
+        ("GET", "/v1/denied?n=0", ""),
         ("POST", "/v1/reload", ""),
         ("GET", "/v1/top?limit=per-user", ""),
         ("GET", "/v1/top?limit=x", ""),

@@ -7,6 +7,7 @@ use std::{io::Read, os::unix::fs::MetadataExt as _, time::Duration};
 
 use harness::{Http, Resp, Response, Running, replace, scratch};
 use ring::digest;
+use serde_json::{Value, json};
 use tidegate_redis_servers::eventually;
 use tidegate_server::Ended;
 
@@ -440,4 +441,71 @@ fn a_saved_file_keeps_its_owner_and_its_mode() {
     assert_eq!(saved.status, 200, "{}", saved.body);
     let there = std::fs::metadata(&path).unwrap();
     assert_eq!((there.uid(), there.gid(), there.mode() & 0o777), (12_345, 23_456, 0o640));
+}
+
+#[test]
+fn the_overview_shows_who_is_denied_and_why() {
+    let rules = "limits:
+  - {name: logins, limit: 1/1h, algorithm: sliding-log, deny: [mallory]}
+  - {name: search, limit: 1/1s, algorithm: sliding-log}
+  - {name: trial, limit: 1/1h, algorithm: sliding-log, shadow: true}
+";
+    let server = Running::with_rules("pages-denied", rules);
+    assert!(!page(&server, "/").body.contains("Denied now"));
+    // A partner with the most requests, all admitted, does not hide those who are denied.
+    for (limit, key, times) in [
+        ("logins", "mallory", 9),
+        ("logins", "eve", 7),
+        ("search", "robot", 5),
+        ("trial", "bob", 3),
+        ("search", "<b>", 3),
+    ] {
+        (0..times).for_each(|_| drop(server.resp(&format!("ACQUIRE {limit} {key}"))));
+    }
+    for second in 0..20 {
+        server.advance(Duration::from_secs(1));
+        assert_eq!(server.resp(&format!("PEEK search partner-{second}")), "[0 1 1 -1 0]");
+        server.resp("ACQUIRE search partner");
+    }
+    let denied = server.get("/v1/denied?n=4").json();
+    let of = |key: &Value| {
+        (
+            key["limit_name"].clone(),
+            key["key"].clone(),
+            key["count"].clone(),
+            key["denied"].clone(),
+            key["reason"].clone(),
+        )
+    };
+    let keys: Vec<_> = denied["keys"].as_array().unwrap().iter().map(of).collect();
+    assert_eq!(
+        keys,
+        [
+            (json!("logins"), json!("mallory"), json!(9), json!(true), json!("deny-listed")),
+            (json!("logins"), json!("eve"), json!(6), json!(true), json!("quota")),
+            (json!("search"), json!("robot"), json!(4), json!(false), json!(null)),
+            (json!("search"), json!("<b>"), json!(2), json!(false), json!(null)),
+        ]
+    );
+    let body = page(&server, "/").body;
+    let section = &body
+        [body.find("Denied now").expect("the section")..body.find("class=\"limits\"").expect("the limits")];
+    for words in [
+        "mallory",
+        "denied: deny-listed",
+        "eve",
+        "denied: quota",
+        "robot",
+        "admitted",
+        "&lt;b&gt;",
+        "shadow: lets all pass",
+        "Block eve in logins?",
+        "/limit?name=logins&amp;key=eve",
+    ] {
+        assert!(section.contains(words), "{words} in {section}");
+    }
+    assert!(!section.contains("partner"), "{section}");
+    // The filter of the page applies, and a client without the right to block has no buttons.
+    let filtered = page(&server, "/?q=search").body;
+    assert!(filtered.contains("robot") && !filtered.contains("mallory"), "{filtered}");
 }

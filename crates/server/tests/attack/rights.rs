@@ -138,6 +138,7 @@ fn sample(server: &Running, endpoint: Endpoint, team: &str) -> (String, String, 
         Endpoint::FlowRules => body(format!(r#"{{"app":"{app}","rules":"flow: []"}}"#), Names),
         Endpoint::Rules
         | Endpoint::Audit
+        | Endpoint::Denied
         | Endpoint::Limits
         | Endpoint::Flow
         | Endpoint::Trace

@@ -16,25 +16,18 @@ pub(super) fn page(app: &App) -> Markup {
         @if actions.is_empty() {
             p { "No operator has changed anything since this server started. Actions are logged, and --audit FILE keeps them." }
         } @else {
-            table class="keys" {
-                thead { tr {
-                    @for title in ["When", "Client", "Action", "Limit", "Key", "Value", "For", "Note"] { th scope="col" { (title) } }
-                } }
-                tbody { @for action in &actions {
-                    tr {
-                        td { (ago(action.time_ms)) }
-                        td { (shown::text(&action.client)) }
-                        th scope="row" { (action.action) }
-                        td { @if let Some(limit) = &action.limit {
-                            a href={ "/limit?name=" (shown::encoded(limit)) } { (shown::text(limit)) }
-                        } }
-                        td { @if let Some(key) = text(&action.key) { code { (key) } } }
-                        td { @if let Some(value) = text(&action.value) { (value) } }
-                        td { @if let Some(ms) = action.for_ms { (whole_seconds(Duration::from_millis(ms))) } }
-                        td { @if let Some(note) = text(&action.note) { (note) } }
+            ul class="actions" { @for action in &actions {
+                li {
+                    (ago(action.time_ms)) ": " (shown::text(&action.client)) " · " strong { (action.action) }
+                    @if let Some(key) = text(&action.key) { " " code { (key) } }
+                    @if let Some(limit) = &action.limit {
+                        " in " a href={ "/limit?name=" (shown::encoded(limit)) } { (shown::text(limit)) }
                     }
-                } }
-            }
+                    @if let Some(value) = text(&action.value) { " · " (value) }
+                    @if let Some(ms) = action.for_ms { " · for " (whole_seconds(Duration::from_millis(ms))) }
+                    @if let Some(note) = text(&action.note) { " · “" (note) "”" }
+                }
+            } }
         }
     };
     layout("Audit", "/audit", None, &html! { h1 { "Operators' actions" } }, &body)

@@ -74,10 +74,10 @@ async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
                 Ok(answer) => {
                     @let decision = answer.decision;
                     p {
-                        @if decision.is_denied() { strong class="bad" { "Denied" } } @else { strong { "Admitted" } }
+                        @if let Some(reason) = decision.reason() { strong class="bad" { "Denied" } " (" (reason) ")" } @else { strong { "Admitted" } }
                         ", remaining " (decision.remaining()) " of " (decision.limit())
                         @if let Some(wait) = decision.retry_after() { "; admitted again in " (format!("{wait:.1?}")) }
-                        @else if decision.is_denied() { "; blocked, or no time is known" }
+                        @else if decision.is_denied() { "; no time is known" }
                         @if let Some(reset) = reset_after(&decision) { "; full again in " (format!("{reset:.1?}")) }
                     }
                     @if let Some(own) = &own {
@@ -127,8 +127,18 @@ fn actions(name: &str, key: &str, has_own: bool) -> Markup {
     }
 }
 
-fn block(name: &str, key: &str) -> Markup {
-    action("/v1/block", "Block", ["Block", "Blocked"], (name, key), &[("limit", name), ("key", key)], None)
+/// Blocks a key for a time.
+pub(super) fn block(name: &str, key: &str) -> Markup {
+    let span = html! {
+        select name="for" aria-label="For how long" {
+            option value="10m" { "10 min" }
+            option value="1h" selected { "1 h" }
+            option value="1d" { "1 day" }
+            option value="" { "ever" }
+        }
+    };
+    let fields = [("limit", name), ("key", key)];
+    action("/v1/block", "Block", ["Block", "Blocked"], (name, key), &fields, Some(&span))
 }
 
 /// A button for a key: `verb` begins its question, `past` the text that says that it is done.
@@ -214,25 +224,30 @@ fn keys(name: &str, title: &str, keys: &[TopKey], viewer: Viewer) -> Markup {
                         th scope="col" { "Key" } th scope="col" { "Times" }
                         @if viewer.may_operate { th scope="col" { "Block" } }
                     } }
-                    tbody { @for top in keys { (key_row(name, top, viewer)) } }
+                    tbody { @for top in keys { (key_row(name, title, top, viewer)) } }
                 }
             }
         }
     }
 }
 
-fn key_row(name: &str, top: &TopKey, viewer: Viewer) -> Markup {
-    let text = str::from_utf8(&top.key).ok();
-    let key = shown::text(&String::from_utf8_lossy(&top.key));
-    // A request can only name a key that is displayed unchanged.
-    let named = text.filter(|text| *text == key);
+/// A key as it is shown, with a link to its page; and as a request can name it, if it is displayed unchanged.
+pub(super) fn linked<'k>(name: &str, key: &'k [u8]) -> (Markup, Option<&'k str>) {
+    let shown = shown::text(&String::from_utf8_lossy(key));
+    let named = str::from_utf8(key).ok().filter(|text| *text == shown);
+    let link = html! {
+        @if named.is_some() {
+            a href={ "/limit?name=" (shown::encoded(name)) "&key=" (shown::encoded(&shown)) } { (shown) }
+        } @else { (shown) }
+    };
+    (link, named)
+}
+
+fn key_row(name: &str, title: &str, top: &TopKey, viewer: Viewer) -> Markup {
+    let (link, named) = linked(name, &top.key);
     html! {
-        tr {
-            th scope="row" {
-                @if let Some(key) = named {
-                    a href={ "/limit?name=" (shown::encoded(name)) "&key=" (shown::encoded(key)) } { (key) }
-                } @else { (key) }
-            }
+        tr data-row={ (title) " " (shown::encoded(&String::from_utf8_lossy(&top.key))) } {
+            th scope="row" { (link) }
             td {
                 (top.count)
                 @if top.at_least != top.at_most { small { " (" (top.at_least) " to " (top.at_most) ")" } }

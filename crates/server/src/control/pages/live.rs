@@ -21,7 +21,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// The part to render.
 enum Part {
-    Overview { q: String },
+    Overview { q: String, viewer: Viewer },
     Limit { name: String, viewer: Viewer },
     Flow { app: String },
     Servers,
@@ -30,7 +30,7 @@ enum Part {
 impl Part {
     async fn render(&self, app: &App) -> Result<Markup, Missing> {
         match self {
-            Self::Overview { q } => Ok(overview::changing(app, q)),
+            Self::Overview { q, viewer } => Ok(overview::changing(app, q, *viewer)),
             Self::Limit { name, viewer } => limit::changing(app, name, *viewer),
             Self::Flow { app: name } => flow::changing(app, name),
             Self::Servers => Ok(servers::changing(app).await),
@@ -43,7 +43,7 @@ pub(super) fn answer(app: Arc<App>, uri: &Uri, viewer: Viewer) -> Response<Body>
         Ok([.., Some(_)]) => Part::Servers,
         Ok([_, _, Some(app), _]) => Part::Flow { app },
         Ok([_, Some(name), ..]) => Part::Limit { name, viewer },
-        Ok([q, ..]) => Part::Overview { q: q.unwrap_or_default() },
+        Ok([q, ..]) => Part::Overview { q: q.unwrap_or_default(), viewer },
         Err(error) => return page(Err(error.into())),
     };
     let mut ticks = interval(EVERY);

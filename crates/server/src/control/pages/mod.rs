@@ -7,6 +7,7 @@
 
 mod audit;
 mod chart;
+mod denied;
 mod flow;
 mod latency;
 mod layout;
@@ -63,7 +64,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route(
             "/",
             get(async |State(app): State<Arc<App>>, request: Request| {
-                page(overview::page(&app, request.uri()))
+                page(overview::page(&app, request.uri(), Viewer::of(&request)))
             }),
         )
         .route(

@@ -6,13 +6,13 @@ use maud::{Markup, html};
 use super::{
     Missing,
     chart::{Pair, Size, chart},
-    latency,
+    denied, latency,
     layout::layout,
     shown,
 };
 use crate::{
     decide::limits::Limit,
-    edges::http::{App, health_name, query_fields},
+    edges::http::{App, Viewer, health_name, query_fields},
     observe::history::{Points, Step},
 };
 
@@ -48,7 +48,7 @@ pub(super) fn filter(uri: &Uri) -> Result<String, Missing> {
     Ok(q.unwrap_or_default())
 }
 
-pub(super) fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
+pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
     let q = filter(uri)?;
     let live = format!("/live?q={}", shown::encoded(&q));
     let head = html! {
@@ -59,11 +59,11 @@ pub(super) fn page(app: &App, uri: &Uri) -> Result<Markup, Missing> {
             button type="submit" { "Filter" }
         }
     };
-    Ok(layout("Limits", "/", Some(&live), &head, &changing(app, &q)))
+    Ok(layout("Limits", "/", Some(&live), &head, &changing(app, &q, viewer)))
 }
 
 /// The part that is updated each second.
-pub(super) fn changing(app: &App, q: &str) -> Markup {
+pub(super) fn changing(app: &App, q: &str, viewer: Viewer) -> Markup {
     let limits = app.service.limits();
     let row = |limit| {
         let limit: &Limit = limit;
@@ -90,11 +90,12 @@ pub(super) fn changing(app: &App, q: &str) -> Markup {
                 }
             }
         }
+        (denied::section(app, q, viewer))
         table class="limits" role="table" {
             caption class="hidden" { "Limits" }
             thead role="rowgroup" { tr role="row" {
-                @for head in ["Limit", "Admitted/s", "Denied/s", "Denied", "Last minute", "Heaviest key", "Keys"] {
-                    th role="columnheader" scope="col" class=[(head == "Heaviest key").then_some("key")] { (head) }
+                @for head in ["Limit", "Admitted/s", "Denied/s", "Denied", "Last minute", "Most requests", "Keys"] {
+                    th role="columnheader" scope="col" class=[(head == "Most requests").then_some("key")] { (head) }
                 }
             } }
             tbody role="rowgroup" { @for row in &rows { (tr(app, row)) } }
@@ -111,7 +112,7 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
     let top = limit.top(1, app.service.now());
     let heaviest = top.as_ref().and_then(|top| Some((top.asked.first()?, top.requests)));
     html! {
-        tr role="row" class=[(*denied > 0.0).then_some("hurts")] {
+        tr role="row" data-row={ "limit " (shown::encoded(name)) } class=[(*denied > 0.0).then_some("hurts")] {
             th role="rowheader" scope="row" {
                 a id={ "limit-" (shown::encoded(name)) } href={ "/limit?name=" (shown::encoded(name)) } { (shown::text(name)) }
                 small { (spec.policy.quota()) " " (spec.policy.algorithm.name())
@@ -126,7 +127,7 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
             td role="cell" class="chart" data-head="Last minute" {
                 (chart(pairs, RECENT, Size { width: 120, height: 28, steps: RECENT }, &words))
             }
-            td role="cell" class="key" data-head="Heaviest key" {
+            td role="cell" class="key" data-head="Most requests" {
                 @if let Some((top, all)) = heaviest {
                     (shown::text(&String::from_utf8_lossy(&top.key))) " "
                     small { (shown::share(top.count as f64, all.max(top.count) as f64)) }

@@ -10,19 +10,33 @@ const pause = document.getElementById('pause');
 let paused = false;
 let held = false;
 
-// Replaces the changing part and keeps the focus. Nothing is replaced while a question is open or during a click.
+// Replaces the changing part and keeps the focus and what was chosen. Nothing is replaced while a question or a list of choices is open,
+// or during a click.
 function show(html) {
-  if (paused || held || isOpen()) return;
-  const focused = live.contains(document.activeElement) ? place(document.activeElement) : null;
+  const active = live.contains(document.activeElement) ? document.activeElement : null;
+  if (paused || held || isOpen() || active?.tagName === 'SELECT') return;
+  const focused = active && place(active);
+  const isChanged = (choice) => !choice.options[choice.selectedIndex].defaultSelected;
+  const chosen = [...live.querySelectorAll('select')].filter(isChanged).map((choice) => [place(choice), choice.value]);
   live.innerHTML = html;
-  if (focused !== null) {
-    const found = live.querySelectorAll('a, button, summary')[focused];
-    if (found) found.focus({ preventScroll: true });
+  if (focused) found(focused)?.focus({ preventScroll: true });
+  for (const [where, value] of chosen) {
+    const choice = found(where);
+    if (choice) choice.value = value;
   }
 }
 
+const CONTROLS = 'a, button, select, summary';
+
+// Where a control is: its row, because rows move, and its place in that.
 function place(element) {
-  return [...live.querySelectorAll('a, button, summary')].indexOf(element);
+  const row = element.closest('[data-row]');
+  return { row: row?.dataset.row, at: [...(row ?? live).querySelectorAll(CONTROLS)].indexOf(element) };
+}
+
+function found({ row, at }) {
+  const within = row === undefined ? live : live.querySelector(`[data-row="${CSS.escape(row)}"]`);
+  return within?.querySelectorAll(CONTROLS)[at];
 }
 
 if (live.dataset.live) {

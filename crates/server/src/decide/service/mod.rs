@@ -47,12 +47,28 @@ use crate::{
     },
     observe::{
         audit::{Action, Audit},
-        heavy::Top,
+        heavy::{Top, TopKey},
         history::History,
         trace::Trace,
     },
     rules::{Keeping, LimitSpec},
 };
+
+/// A key that a limit denied a short time ago.
+pub(crate) struct DeniedKey {
+    pub limit: Arc<Limit>,
+    /// The key and the number of its denials.
+    pub key: TopKey,
+    /// How long they have been counted.
+    pub span: Nanos,
+}
+
+impl DeniedKey {
+    /// What the limit would decide on the key now; `None` if only the store knows.
+    pub fn standing(&self, now: Nanos) -> Option<Decision> {
+        self.limit.decide_in_memory(Act::Peek, &self.key.key, 1, now)
+    }
+}
 
 /// The limits in use, and their clock.
 pub struct Service {
@@ -388,6 +404,27 @@ impl Service {
         let limit = resolve(&limits, limit, Some(&[]))?.limit;
         let LimitSpec { name, global, .. } = limit.spec();
         limit.top(most, now).ok_or_else(|| none(name, *global))
+    }
+
+    /// The `most` keys with the most recent denials, of all limits that `covers` selects.
+    pub(crate) fn denied_most(
+        &self,
+        covers: impl Fn(&str) -> bool,
+        most: usize,
+        now: Nanos,
+    ) -> Vec<DeniedKey> {
+        let limits = self.limits();
+        let covered = limits.limits().iter().filter(|limit| covers(&limit.spec().name));
+        let mut all: Vec<DeniedKey> = covered
+            .filter_map(|limit| Some((limit, limit.top(most, now)?)))
+            .flat_map(|(limit, top)| {
+                let key = |key| DeniedKey { limit: Arc::clone(limit), key, span: top.span };
+                top.denied.into_iter().map(key).collect::<Vec<_>>()
+            })
+            .collect();
+        all.sort_by(|one, other| other.key.count.cmp(&one.key.count));
+        all.truncate(most);
+        all
     }
 
     /// The buckets of `CL.THROTTLE` in this server's memory.

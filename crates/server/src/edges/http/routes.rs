@@ -157,6 +157,7 @@ async fn run(
             Ok(response)
         }
         Endpoint::Top => top::answer(app, request.uri(), &permitted),
+        Endpoint::Denied => top::denied(app, request.uri(), &permitted),
         Endpoint::History => history::answer(app, request.uri(), &permitted),
         Endpoint::Flow => flow::answer(app, request.uri(), rights.as_deref()),
         Endpoint::FlowReport => Box::pin(flow::report(app, request, rights.as_deref())).await,

@@ -51,6 +51,8 @@ pub enum Endpoint {
     HealthCheck,
     /// The keys with the most requests and the most denials.
     Top,
+    /// The keys with the most denials of all limits.
+    Denied,
     /// The decisions of a limit in each second.
     History,
     /// Every limit with its rule and its counts.
@@ -211,6 +213,7 @@ pub const ROUTES: &[Route] = &[
     get("/v1/limits", Endpoint::Limits, Served::OnAdmin),
     get("/v1/servers", Endpoint::Servers, Served::OnAdmin),
     get("/v1/top", Endpoint::Top, Served::OnAdmin),
+    get("/v1/denied", Endpoint::Denied, Served::OnAdmin),
     get("/v1/history", Endpoint::History, Served::OnAdmin),
     get("/v1/flow", Endpoint::Flow, Served::OnAdmin),
     post("/v1/flow/report", Endpoint::FlowReport, Served::OnAdmin),

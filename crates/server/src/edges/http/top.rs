@@ -1,10 +1,12 @@
-//! `GET /v1/top`: the keys of a limit with the most requests and the most denials.
+//! `GET /v1/top`: the keys of a limit with the most requests and the most denials. `GET /v1/denied`: those with the most denials of all
+//! limits.
 
 use axum::{
     body::Body,
     http::{Response, Uri},
 };
 use serde::Serialize;
+use serde_json::json;
 
 use super::{
     answer,
@@ -78,4 +80,45 @@ pub(super) fn answer(
         asked_most: top.asked.into_iter().map(KeyBody::from).collect(),
         denied_most: top.denied.into_iter().map(KeyBody::from).collect(),
     }))
+}
+
+#[derive(Debug, Serialize)]
+struct DeniedBody<'a> {
+    limit_name: &'a str,
+    shadow: bool,
+    /// How long the denials have been counted.
+    seconds: f64,
+    #[serde(flatten)]
+    key: KeyBody,
+    /// Whether a request of the key would be denied now, and why; null if only the store knows.
+    denied: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+/// `permitted` says whether the client's rights cover a limit.
+pub(super) fn denied(
+    app: &App,
+    uri: &Uri,
+    permitted: &impl Fn(&str) -> Result<(), Problem>,
+) -> Result<Response<Body>, Refused> {
+    let [n] = query::fields(uri, ["n"])?;
+    let most = query::number(n.as_deref(), "n", USUAL, 1..=1_000)?;
+    let now = app.service.now();
+    let all = app.service.denied_most(|limit| permitted(limit).is_ok(), most, now);
+    let keys: Vec<DeniedBody<'_>> = all
+        .iter()
+        .map(|denied| {
+            let (spec, standing) = (denied.limit.spec(), denied.standing(now));
+            DeniedBody {
+                limit_name: &spec.name,
+                shadow: spec.shadow,
+                seconds: denied.span.get() as f64 / 1e9,
+                key: denied.key.clone().into(),
+                denied: standing.map(|standing| standing.is_denied()),
+                reason: standing.and_then(|standing| Some(standing.reason()?.name())),
+            }
+        })
+        .collect();
+    Ok(answer::json(&json!({"keys": keys})))
 }

@@ -1,0 +1,53 @@
+//! The keys with the most denials of all limits: who is limited now, and why.
+
+use maud::{Markup, html};
+
+use super::{
+    limit::{block, linked},
+    shown,
+};
+use crate::edges::http::{App, Viewer};
+
+/// How many keys are shown.
+const KEYS: usize = 5;
+
+/// Nothing if no key of these limits was denied in the last minutes.
+pub(super) fn section(app: &App, q: &str, viewer: Viewer) -> Markup {
+    let now = app.service.now();
+    let all = app.service.denied_most(|name| name.contains(q), KEYS, now);
+    html! {
+        @if !all.is_empty() {
+            section aria-labelledby="denied-now" {
+                h2 id="denied-now" { "Denied now" }
+                table class="keys" {
+                    thead { tr {
+                        th scope="col" { "Key" } th scope="col" { "Limit" } th scope="col" { "Denials" } th scope="col" { "Next request" }
+                        @if viewer.may_operate { th scope="col" { "Block" } }
+                    } }
+                    tbody { @for denied in &all {
+                        @let name = &denied.limit.spec().name;
+                        @let (link, named) = linked(name, &denied.key.key);
+                        tr data-row={ "denied " (shown::encoded(name)) " " (shown::encoded(&String::from_utf8_lossy(&denied.key.key))) } {
+                            th scope="row" { (link) }
+                            td {
+                                a href={ "/limit?name=" (shown::encoded(name)) } { (shown::text(name)) }
+                                @if denied.limit.spec().shadow { small { " shadow: lets all pass" } }
+                            }
+                            td { (denied.key.count) small { " in " (denied.span.get() / 1_000_000_000) " s" } }
+                            td {
+                                @match denied.standing(now).map(|standing| standing.reason()) {
+                                    Some(Some(reason)) => { "denied: " (reason) },
+                                    Some(None) => { "admitted" },
+                                    None => { "by the store" },
+                                }
+                            }
+                            @if viewer.may_operate {
+                                td { @if let Some(key) = named { div class="buttons" { (block(name, key)) } } }
+                            }
+                        }
+                    } }
+                }
+            }
+        }
+    }
+}
