@@ -30,7 +30,6 @@ impl Complaints {
     }
 
     /// Returns the first 100 problems, sorted by line. If there are more, the last one says how many.
-    #[must_use]
     pub fn into_sorted(self) -> Vec<Problem> {
         let (mut problems, left_out) = self.0.into_inner();
         problems.sort_by_key(Problem::line);
@@ -42,13 +41,11 @@ impl Complaints {
     }
 
     /// Returns whether no problem was found.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the number of problems so far.
-    #[must_use]
     pub fn len(&self) -> usize {
         let (problems, left_out) = &*self.0.borrow();
         problems.len() + left_out
@@ -117,25 +114,21 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the first line of the mapping.
-    #[must_use]
     pub fn line(&self) -> usize {
         self.line
     }
 
     /// Returns the line of this key's value, or the first line of the mapping if it does not have the key.
-    #[must_use]
     pub fn line_of(&self, name: &str) -> usize {
         self.get(name).map_or(self.line, |node| node.line)
     }
 
     /// Returns where complaints about this mapping go.
-    #[must_use]
     pub fn complaints(&self) -> &'a Complaints {
         self.complaints
     }
 
     /// Returns the value of this key.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a Node> {
         self.entries.iter().find(|(key, _)| *key == name).map(|(_, node)| *node)
     }

@@ -17,6 +17,12 @@
 //! );
 //! ```
 
+#![allow(
+    clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
+    reason = "the reader of a configuration is the caller"
+)]
+
 mod fields;
 pub mod file;
 mod nearest;

@@ -1,7 +1,6 @@
 //! Suggests known words for an unknown one.
 
 /// Returns the candidate of which `word` is probably a misspelling, if there is one.
-#[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = lower(word);
     candidates
@@ -14,7 +13,6 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 
 /// Returns up to `most` candidates that are most similar to `word`, the most similar first. Only the first thousand
 /// candidates are compared.
-#[must_use]
 pub fn likest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
     let word = lower(word);
     let candidates = candidates.into_iter().take(1_000);

@@ -12,38 +12,32 @@ pub struct Problem {
 
 impl Problem {
     /// Creates a problem of one line, counted from 1.
-    #[must_use]
     pub fn at(line: usize, what: impl Into<String>) -> Self {
         Self { line: Some(line), what: what.into(), mend: None }
     }
 
     /// Creates a problem of the whole file.
-    #[must_use]
     pub fn overall(what: impl Into<String>) -> Self {
         Self { line: None, what: what.into(), mend: None }
     }
 
     /// Sets the advice on how to fix it.
-    #[must_use]
     pub fn mend(mut self, mend: impl Into<String>) -> Self {
         self.mend = Some(mend.into());
         self
     }
 
     /// Returns the line, counted from 1; `None` for a problem of the whole file.
-    #[must_use]
     pub fn line(&self) -> Option<usize> {
         self.line
     }
 
     /// Returns what is wrong.
-    #[must_use]
     pub fn what(&self) -> &str {
         &self.what
     }
 
     /// Returns how to fix it.
-    #[must_use]
     pub fn mending(&self) -> Option<&str> {
         self.mend.as_deref()
     }

@@ -41,7 +41,6 @@ pub enum Kind {
 
 impl Node {
     /// Describes the node for a complaint.
-    #[must_use]
     pub fn describe(&self) -> String {
         match &self.kind {
             Kind::Scalar { .. } if self.is_null() => "nothing".to_owned(),
@@ -52,13 +51,11 @@ impl Node {
     }
 
     /// Returns whether the value is empty, `null` or `~`.
-    #[must_use]
     pub fn is_null(&self) -> bool {
         matches!(&self.kind, Kind::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
     }
 
     /// Returns the text of a scalar that is not null.
-    #[must_use]
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Scalar { text, .. } if !self.is_null() => Some(text),
@@ -68,7 +65,6 @@ impl Node {
 }
 
 /// Returns the beginning of an untrusted text, which may be long.
-#[must_use]
 pub fn abridged(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut shown: String = text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -35,7 +35,6 @@ impl Server {
     /// # Panics
     /// When the C compiler, with which Rust links programs, cannot build the library that shifts the time, or the server does not
     /// start.
-    #[must_use]
     pub fn with_clock() -> Self {
         let mut server = Self::start(&[]);
         let (source, library) = (server.directory().join("clock.c"), server.directory().join("clock.so"));

@@ -18,7 +18,6 @@ impl Cluster {
     ///
     /// # Panics
     /// When the cluster does not come up.
-    #[must_use]
     pub fn start(masters: usize) -> Self {
         let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "4000"];
         let servers: Vec<Server> = (0..2 * masters).map(|_| Server::start(&options)).collect();
@@ -62,7 +61,6 @@ impl Cluster {
     }
 
     /// The addresses of all servers.
-    #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect()
     }

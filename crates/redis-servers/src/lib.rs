@@ -3,6 +3,8 @@
 //! Every process is killed when its handle is dropped. Nothing here waits for a fixed time: conditions are polled up to
 //! [`PATIENCE`], so a busy machine makes a test slow but not wrong.
 
+#![allow(clippy::must_use_candidate, clippy::return_self_not_must_use, reason = "tests are the callers")]
+
 mod clock;
 mod cluster;
 mod proxy;

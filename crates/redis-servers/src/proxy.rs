@@ -38,7 +38,6 @@ impl Proxy {
     ///
     /// # Panics
     /// When the system has no free port.
-    #[must_use]
     pub fn before(server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
         let port = listener.local_addr().expect("a bound socket has an address").port();
@@ -63,7 +62,6 @@ impl Proxy {
     }
 
     /// `redis://127.0.0.1:PORT`, through the proxy.
-    #[must_use]
     pub fn address(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

@@ -23,7 +23,6 @@ pub enum Reply {
 
 impl Reply {
     /// The text; empty for any other reply.
-    #[must_use]
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Error(text) => text,

@@ -15,7 +15,6 @@ impl Sentinel {
     ///
     /// # Panics
     /// When there is no `redis-server`, or it does not start.
-    #[must_use]
     pub fn watch(master: &Server, replicas: usize) -> Self {
         Self::start(master, replicas, None)
     }
@@ -24,7 +23,6 @@ impl Sentinel {
     ///
     /// # Panics
     /// The same as [`watch`](Self::watch).
-    #[must_use]
     pub fn watch_with_password(master: &Server, replicas: usize, password: &str) -> Self {
         Self::start(master, replicas, Some(password))
     }
@@ -57,13 +55,11 @@ impl Sentinel {
     }
 
     /// The port.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.server.port()
     }
 
     /// The port of the master, according to the sentinel.
-    #[must_use]
     pub fn master(&self) -> Option<u16> {
         match self.server.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]) {
             Reply::Array(address) => address.get(1)?.text().parse().ok(),

@@ -38,7 +38,6 @@ impl Server {
     ///
     /// # Panics
     /// When there is no `redis-server`, or it does not start.
-    #[must_use]
     pub fn start(options: &[&str]) -> Self {
         let mut server = Self::bare(&["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
         let own = ["--bind", "127.0.0.1", "--port", &server.port.to_string(), "--dir"].map(Into::into);
@@ -59,7 +58,6 @@ impl Server {
     }
 
     /// The port.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
@@ -71,13 +69,11 @@ impl Server {
     }
 
     /// `redis://127.0.0.1:PORT`.
-    #[must_use]
     pub fn address(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// The server's working directory, which is removed with it.
-    #[must_use]
     pub fn directory(&self) -> &std::path::Path {
         &self.directory
     }
@@ -202,7 +198,6 @@ impl Drop for Server {
 ///
 /// # Panics
 /// When 127.0.0.1 has no free port left.
-#[must_use]
 pub fn free_port() -> u16 {
     loop {
         let found = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");

@@ -36,6 +36,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![allow(clippy::must_use_candidate, clippy::return_self_not_must_use, reason = "the command is the caller")]
+
 mod control;
 pub mod decide;
 mod edges;

@@ -26,7 +26,6 @@ pub struct AlgorithmSpec {
 
 impl AlgorithmSpec {
     /// All algorithms with their default options.
-    #[must_use]
     pub fn all() -> Vec<Self> {
         let rates = tidegate_core::AlgorithmSpec::all().filter(tidegate_core::AlgorithmSpec::limits_rate);
         rates.map(|spec| Self { label: spec.name().to_owned(), spec }).collect()
@@ -41,25 +40,21 @@ impl AlgorithmSpec {
     }
 
     /// The text that was parsed: the name, and the options if there are any.
-    #[must_use]
     pub fn label(&self) -> &str {
         &self.label
     }
 
     /// Whether this is a sliding counter, whose estimate of the rate is compared with the real rate.
-    #[must_use]
     pub fn is_sliding_counter(&self) -> bool {
         self.spec.name() == "sliding-counter"
     }
 
     /// Whether the algorithm may admit requests with a delay.
-    #[must_use]
     pub fn delays(&self) -> bool {
         self.spec.name() == "leaky-bucket"
     }
 
     /// Whether the algorithm never admits more than the limit in any window.
-    #[must_use]
     pub fn never_exceeds(&self) -> bool {
         match self.spec.name() {
             "sliding-log" => true,
@@ -77,7 +72,6 @@ impl AlgorithmSpec {
     /// assert_eq!(item, "- {name: per-ip, limit: 10/1s, algorithm: token-bucket, burst: 20, by: ip}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
     pub fn yaml(&self, quota: Quota, by: &str) -> String {
         let mut parts = self.label.split(':');
         let algorithm = parts.next().unwrap_or_default();

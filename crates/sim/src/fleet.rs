@@ -29,7 +29,6 @@ pub struct Fleet {
 
 impl Fleet {
     /// Nodes that never die, half a millisecond from the authority.
-    #[must_use]
     pub fn new(nodes: NonZeroU16, mode: Mode) -> Self {
         Self {
             nodes,
@@ -42,7 +41,6 @@ impl Fleet {
     }
 
     /// The terms that nodes and authority share for a limit.
-    #[must_use]
     pub fn terms(&self, policy: Policy) -> Terms {
         let slack = Nanos::from(self.slack);
         match self.mode {

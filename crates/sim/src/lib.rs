@@ -18,6 +18,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![allow(clippy::must_use_candidate, clippy::return_self_not_must_use, reason = "the command is the caller")]
+
 pub mod input;
 pub mod report;
 pub mod workload;

@@ -56,7 +56,6 @@ pub struct LiveLimit {
 
 impl Live {
     /// Limits with all algorithms of these trials. A fleet of nodes in a trial is ignored.
-    #[must_use]
     pub fn new(trials: &[Trial]) -> Self {
         let each = |trial: &Trial| {
             let quota = trial.quota();
@@ -70,7 +69,6 @@ impl Live {
     }
 
     /// The total counts. A key that was dropped because its states had recovered counts again.
-    #[must_use]
     pub const fn total(&self) -> &LiveCounts {
         &self.total
     }

@@ -36,7 +36,6 @@ impl Progress {
     }
 
     /// The stage, the number of steps done, and the total (0 if unknown).
-    #[must_use]
     pub fn get(&self) -> (Stage, u64, u64) {
         let stage = match self.stage.load(Ordering::Relaxed) {
             1 => Stage::Suggesting,

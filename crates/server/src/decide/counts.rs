@@ -65,7 +65,6 @@ impl Counts {
     }
 
     /// Reads the counters.
-    #[must_use]
     pub fn read(&self) -> CountsRead {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let denied_by = self.denied.each_ref().map(read);

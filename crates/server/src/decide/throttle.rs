@@ -175,20 +175,17 @@ impl Throttle {
     }
 
     /// The same store that remembers up to `top_keys` heavy keys by name.
-    #[must_use]
     pub fn with_top_keys(self, top_keys: usize) -> Self {
         Self { heavy: HeavyKeys::new(top_keys, &self.counts.sampling), ..self }
     }
 
     /// The same store with another trace and clock.
-    #[must_use]
     pub fn watched_by(self, watchers: &DecisionObservers) -> Self {
         let tap = watchers.trace.as_ref().and_then(|trace| trace.tap(THROTTLE, false));
         Self { tap, ..self }
     }
 
     /// The same table, restricted to these buckets.
-    #[must_use]
     pub fn allowing(self, allowed: ThrottleAllowed) -> Self {
         Self { allowed, ..self }
     }
@@ -254,19 +251,16 @@ impl Throttle {
     }
 
     /// The keys and their states.
-    #[must_use]
     pub fn limiter(&self) -> &KeyedLimiter<()> {
         &self.limiter
     }
 
     /// The `most` keys with the most recent requests, and those with the most recent denials; `None` if no names are kept.
-    #[must_use]
     pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
         self.heavy.top(most, now)
     }
 
     /// How often it admitted and denied.
-    #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -274,7 +268,6 @@ impl Throttle {
 
 /// The five numbers of the reply: 0 allowed or 1 denied, the limit, what remains, seconds until a retry can succeed (-1 if it
 /// does not apply or never will), seconds until the bucket is full. Seconds are rounded up.
-#[must_use]
 pub fn reply(decision: &Decision) -> [i64; 5] {
     let seconds = |span: Duration| {
         i64::try_from(span.as_secs()).unwrap_or(i64::MAX).saturating_add(i64::from(span.subsec_nanos() > 0))

@@ -76,13 +76,11 @@ enum Place {
 
 impl DescriptorService {
     /// Decides with the limits of this service.
-    #[must_use]
     pub fn new(service: Arc<Service>, consume: Consume, headers: bool) -> Self {
         Self { service, consume, headers, overrides: Overrides::default() }
     }
 
     /// The service with the limits.
-    #[must_use]
     pub fn service(&self) -> &Arc<Service> {
         &self.service
     }

@@ -9,7 +9,6 @@ use crate::rules::LimitSpec;
 ///
 /// The text is a rules file, which has the same limits under the same names. Options that apply only to descriptors
 /// (`replaces`, `quota_mode`, `unlimited`) become comments.
-#[must_use]
 pub fn to_yaml(config: &Config) -> String {
     // Writing to a `String` does not fail.
     let mut text = String::from("limits:\n");

@@ -103,7 +103,6 @@ pub(crate) fn build(
 
 /// Whether a file looks like a configuration of Envoy's rate limit service: a line begins with `domain` or `descriptors`, and
 /// no line begins with a key of a rules file.
-#[must_use]
 pub fn is_config(path: &Path) -> bool {
     let Ok(text) = read_text(path) else { return false };
     let begins =

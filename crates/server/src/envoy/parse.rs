@@ -59,7 +59,6 @@ pub struct File {
 
 impl File {
     /// A configuration of only this file.
-    #[must_use]
     pub fn into_config(self) -> Config {
         Config { domains: Domains::new(vec![self.domain], self.rules), limits: self.limits }
     }

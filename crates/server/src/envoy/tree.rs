@@ -149,7 +149,6 @@ pub struct Match<'a> {
 
 impl Domains {
     /// The domains, whose names must differ.
-    #[must_use]
     pub(super) fn new(domains: Vec<Domain>, rules: Vec<Rule>) -> Self {
         let names = domains.iter().enumerate();
         let by_name = names.map(|(at, domain)| (domain.name.as_str().into(), at)).collect();
@@ -157,25 +156,21 @@ impl Domains {
     }
 
     /// The domain with this name.
-    #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.by_name.get(name).map(|at| &self.list[*at])
     }
 
     /// All domains, in the order of the files.
-    #[must_use]
     pub fn domains(&self) -> &[Domain] {
         &self.list
     }
 
     /// All rules, in the order of the files.
-    #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
     /// Whether the configuration has no domains.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -183,7 +178,6 @@ impl Domains {
     /// The rule for a descriptor. Each entry is looked up once, below the previous one, without backtracking: first its exact
     /// value, then the wildcards in the order of the file, then its key alone. The last entry must have a rate limit. The limit's
     /// key is written to `key`, which is cleared first.
-    #[must_use]
     pub fn find<'e>(
         &self,
         domain: &str,
@@ -214,7 +208,6 @@ impl Domains {
 
     /// The first rule, in the order of the files, that matches these entries in any order. They are sorted by their names, which
     /// differ. The limit's key is written to `key`, which is cleared first.
-    #[must_use]
     pub fn find_unordered(
         &self,
         domain: &str,
@@ -248,7 +241,6 @@ impl Domains {
 
     /// The rule's name in metrics for these entries, which led to it: the configured values, and those request values that the
     /// configuration includes.
-    #[must_use]
     pub fn metric_path<'e>(
         &self,
         found: Match<'_>,

@@ -27,7 +27,6 @@ impl Unit {
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
     /// The name in a configuration file.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Second => "second",
@@ -41,13 +40,11 @@ impl Unit {
     }
 
     /// Finds a unit by name, ignoring case.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
     /// The length of the unit.
-    #[must_use]
     pub fn span(self) -> Duration {
         const DAY: u64 = 24 * 60 * 60;
         Duration::from_secs(match self {

@@ -86,7 +86,6 @@ pub struct WhatIf {
 
 /// Replays a trace through each of these limits, matched by name. `hash` returns the hash of a key that a rule names, if it is
 /// known. Of each limit up to `most` keys are listed.
-#[must_use]
 pub fn what_if(
     recording: &Recording,
     candidates: &[LimitSpec],

@@ -52,7 +52,6 @@ impl RulesError {
     }
 
     /// All problems in the file, or in the first rejected one of several; empty if it could not be read.
-    #[must_use]
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Read { .. } | Self::Store { .. } => &[],

@@ -117,7 +117,6 @@ pub(crate) fn parse_to_serve(text: &str, path: Option<&Path>, keeping: Keeping) 
 ///
 /// # Panics
 /// Never; a test parses them.
-#[must_use]
 pub fn example() -> Rules {
     parse(EXAMPLE).expect("the example rules are tested")
 }

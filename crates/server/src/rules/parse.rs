@@ -103,7 +103,6 @@ fn read_rules(root: &Node, keeping: Keeping, complaints: &Complaints) -> Rules {
 
 /// Parses a number of bytes: a whole number, with an optional unit B, KiB, MiB, GiB or TiB (or Ki, Mi, Gi, Ti). `None` for
 /// anything else, and for 0.
-#[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

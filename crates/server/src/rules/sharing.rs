@@ -52,7 +52,6 @@ pub(crate) fn is_sensible(deadline: Timeout) -> bool {
 
 impl SharingSpec {
     /// The options as the file writes them: `sharing: leased, slack: 1s, on_error: closed, deadline: 20ms`.
-    #[must_use]
     pub fn options(&self) -> String {
         fn name<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
             words.iter().find(|(_, known)| known == value).map_or("", |(name, _)| name)
@@ -78,7 +77,6 @@ impl SharingSpec {
 
 impl LimitSpec {
     /// How many of its policies (its own, and those of overridden keys) are exact although another mode is configured.
-    #[must_use]
     pub fn exact_all_the_same(&self) -> usize {
         let (mode, slack) = (self.sharing.mode.unwrap_or_default(), self.sharing.slack);
         let policies = self.overrides.values().chain([&self.policy]).filter_map(|spec| spec.policy().ok());

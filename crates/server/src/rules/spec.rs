@@ -97,7 +97,6 @@ pub struct PolicySpec {
 
 impl PolicySpec {
     /// An algorithm with a limit.
-    #[must_use]
     pub const fn new(algorithm: AlgorithmSpec, limit: u32, window: Option<Duration>) -> Self {
         Self { algorithm, limit, window }
     }
@@ -116,7 +115,6 @@ impl PolicySpec {
     }
 
     /// `100/1m`, or the number of permits.
-    #[must_use]
     pub fn quota(&self) -> String {
         let mut text = self.limit.to_string();
         if let Some(window) = self.window {
@@ -143,13 +141,11 @@ impl PolicySpec {
     }
 
     /// This quota with the algorithm and the options of another policy. Whether they fit [`policy`](Self::policy) says.
-    #[must_use]
     pub(crate) fn of(self, other: &Self) -> Self {
         Self { algorithm: other.algorithm, ..self }
     }
 
     /// All options except the quota, as in the file: `burst: 20, count_denied: true`.
-    #[must_use]
     pub fn options(&self) -> String {
         let options: Vec<String> =
             self.algorithm.options().map(|(name, value)| format!("{name}: {value}")).collect();

@@ -22,7 +22,6 @@ pub enum OpenFiles {
 
 /// Raises the process's limit on open files, as far as the system allows, to the number that `connections` on each of `listeners`
 /// need.
-#[must_use]
 pub fn raise_open_files(max_connections: usize, listeners: usize) -> OpenFiles {
     let needed = (max_connections as u64).saturating_mul(listeners as u64).saturating_add(BESIDE);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

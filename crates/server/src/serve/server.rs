@@ -243,49 +243,41 @@ impl Server {
     }
 
     /// The address of HTTP.
-    #[must_use]
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(|(address, _)| *address)
     }
 
     /// The address of the control plane.
-    #[must_use]
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|(address, _)| *address)
     }
 
     /// The address of the Redis protocol.
-    #[must_use]
     pub fn resp_address(&self) -> Option<SocketAddr> {
         self.resp.as_ref().map(|(address, _)| *address)
     }
 
     /// The address of gRPC.
-    #[must_use]
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.grpc.as_ref().map(|(address, _)| *address)
     }
 
     /// The address of SPOE.
-    #[must_use]
     pub fn spoe_address(&self) -> Option<SocketAddr> {
         self.spoe.as_ref().map(|(address, _)| *address)
     }
 
     /// The address of the token server for Sentinel's clients.
-    #[must_use]
     pub fn sentinel_address(&self) -> Option<SocketAddr> {
         self.sentinel.as_ref().map(|(address, _)| *address)
     }
 
     /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
-    #[must_use]
     pub fn reloads(&self) -> watch::Receiver<u64> {
         self.attempts.clone()
     }
 
     /// The service with the limits.
-    #[must_use]
     pub fn service(&self) -> &Arc<Service> {
         &self.service
     }

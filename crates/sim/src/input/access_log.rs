@@ -151,7 +151,6 @@ impl<'a> AccessLine<'a> {
     }
 
     /// The user agent; the combined format and later ones have it.
-    #[must_use]
     pub fn user_agent(&self) -> Option<&'a [u8]> {
         match self.agent {
             Agent::Found(agent) => agent,

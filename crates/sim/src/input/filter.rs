@@ -25,13 +25,11 @@ pub struct Condition {
 
 impl Condition {
     /// A condition on a field, with the pattern that it must match.
-    #[must_use]
     pub const fn new(field: Field, pattern: String) -> Self {
         Self { field, pattern }
     }
 
     /// The field.
-    #[must_use]
     pub const fn field(&self) -> &Field {
         &self.field
     }

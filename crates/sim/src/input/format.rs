@@ -70,7 +70,6 @@ impl Format {
     }
 
     /// The elements of the format: lines, or numbers.
-    #[must_use]
     pub const fn parts(self) -> &'static str {
         match self {
             Self::Rate => "numbers",

@@ -44,7 +44,6 @@ pub struct TimeField(Option<String>);
 impl TimeField {
     /// The field with this name (or path, joined by dots). For `None`, the first one present of `time`, `timestamp`,
     /// `@timestamp`, `ts`, `msec`, `time_iso8601`, `time_local`, `start_time` and `date`.
-    #[must_use]
     pub const fn new(name: Option<String>) -> Self {
         Self(name)
     }

@@ -45,7 +45,6 @@ pub enum Source {
 
 impl Source {
     /// The source's name in messages.
-    #[must_use]
     pub fn name(&self) -> String {
         match self {
             Self::Stdin => "standard input".to_owned(),

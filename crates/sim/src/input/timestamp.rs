@@ -13,7 +13,6 @@ const MONTHS: [&[u8]; 12] =
 /// without an offset the time is UTC.
 ///
 /// `None` for any other form, for days that do not exist, and for times before 1970 or above [`Nanos::MAX`] (2116).
-#[must_use]
 pub fn parse_access_log_time(text: &[u8]) -> Option<u64> {
     let mut text = Scanner(text);
     let day = text.digits(2)?;
@@ -38,7 +37,6 @@ pub fn parse_access_log_time(text: &[u8]) -> Option<u64> {
 /// is UTC.
 ///
 /// `None` in the same cases as for [`parse_access_log_time`].
-#[must_use]
 pub fn parse_rfc3339(text: &[u8]) -> Option<u64> {
     let mut text = Scanner(text);
     let year = text.digits(4)?;
@@ -65,7 +63,6 @@ pub fn parse_rfc3339(text: &[u8]) -> Option<u64> {
 ///
 /// Exact for up to nine digits after the point (further ones are dropped). `None` if the text is not a plain decimal
 /// number, and for negative numbers and times above [`Nanos::MAX`].
-#[must_use]
 pub fn parse_unix(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let number: u64 = whole.parse().ok().filter(|_| whole.as_bytes()[0] != b'+')?;
@@ -84,7 +81,6 @@ pub fn parse_unix(text: &str) -> Option<u64> {
 }
 
 /// Writes a time as `2015-05-17 10:05:03` (UTC; whole seconds).
-#[must_use]
 pub fn write_utc(nanos: u64) -> String {
     let time = Timestamp::from_nanosecond(nanos.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     time.strftime("%Y-%m-%d %H:%M:%S").to_string()

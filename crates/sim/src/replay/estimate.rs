@@ -28,7 +28,6 @@ pub struct Estimate {
 
 impl Estimate {
     /// The mean difference as a share: 0.06 is 6 %.
-    #[must_use]
     pub fn mean_difference(&self) -> f64 {
         self.mean_difference_billionths as f64 / 1e9
     }

@@ -109,7 +109,6 @@ impl Delays {
     }
 
     /// The mean wait of the requests that wait; zero if none does.
-    #[must_use]
     pub fn mean(&self) -> Duration {
         let mean = self.total / u128::from(self.delayed.max(1));
         Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX))

@@ -20,7 +20,6 @@ impl HeatMap {
 /// The most denied keys of these findings of the trial, by its first algorithm in one place.
 ///
 /// Replays these keys once more, except for a single key: the findings already contain its numbers.
-#[must_use]
 pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -> HeatMap {
     let Some(candidate) = trial.candidates().first() else { return HeatMap::default() };
     let timeline = findings.timeline;

@@ -56,7 +56,6 @@ const STRETCH: usize = 4_096;
 /// Replays the workload through all trials at the same time; the findings are in the trials' order.
 ///
 /// `progress` counts requests.
-#[must_use]
 pub fn replay<W: Workload>(
     workload: &W,
     trials: &[Trial],

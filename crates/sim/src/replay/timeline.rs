@@ -23,7 +23,6 @@ pub struct Timeline {
 
 impl Timeline {
     /// Divides the span from `first` to `last`, including both.
-    #[must_use]
     pub fn new((first, last): (u64, u64), has_dates: bool) -> Self {
         let fits = |step: u64| last / step - first / step < MOST;
         // Beyond days, whole multiples of a day; times are bounded, so one of them fits.
@@ -36,7 +35,6 @@ impl Timeline {
     }
 
     /// The interval that contains a time; a time outside the span is in the nearest one.
-    #[must_use]
     pub fn stretch(&self, time: u64) -> usize {
         let at = usize::try_from(time.saturating_sub(self.start) / self.step);
         at.unwrap_or(usize::MAX).min(self.stretches - 1)

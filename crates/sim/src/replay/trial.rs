@@ -34,13 +34,11 @@ impl Trial {
     }
 
     /// The same limits, shared by a fleet of nodes.
-    #[must_use]
     pub fn on(self, fleet: Fleet) -> Self {
         Self { fleet: Some(fleet), ..self }
     }
 
     /// The quota.
-    #[must_use]
     pub const fn quota(&self) -> Quota {
         self.quota
     }

@@ -17,7 +17,6 @@ fn acts(c: char) -> bool {
 /// assert_eq!(printable("a\u{1b}[2Jb", 80), "a\\u{1b}[2Jb");
 /// assert_eq!(printable("abcdef", 4), "abc…");
 /// ```
-#[must_use]
 pub fn printable(text: &str, most: usize) -> String {
     let mut shown = String::new();
     for c in text.chars() {

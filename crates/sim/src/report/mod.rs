@@ -80,7 +80,6 @@ impl BusiestWindow {
     pub const SHARES: [u64; 5] = [500, 900, 990, 999, 1_000];
 
     /// The busiest windows that a survey found.
-    #[must_use]
     pub fn new(survey: &Survey) -> Self {
         let percentiles = Self::SHARES.map(|share| (share, survey.busiest_window(share)));
         Self { window: survey.window(), percentiles: percentiles.into() }
@@ -125,7 +124,6 @@ impl Report {
     }
 
     /// The conclusions from the numbers, one sentence each.
-    #[must_use]
     pub fn conclusions(&self) -> Vec<String> {
         let mut said = Vec::new();
         if let Some(recommended) =

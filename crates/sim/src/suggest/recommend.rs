@@ -24,7 +24,6 @@ pub struct Recommendation {
 /// none of these was requested, among all. `by` names the keys. Returns `None` if nothing was suggested.
 ///
 /// The curve stays empty.
-#[must_use]
 pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Recommendation> {
     let bytes = |(spec, suggestion): &(AlgorithmSpec, Suggestion)| {
         spec.policy(suggestion.quota).map_or(usize::MAX, |policy| policy.words() * size_of::<u64>())
@@ -52,7 +51,6 @@ pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Reco
 }
 
 /// Limits around one, from half of it to four times, to see what a stricter and a more generous limit would deny.
-#[must_use]
 pub fn limits_around(limit: u32) -> Vec<u32> {
     let part =
         |eighths: u64| u32::try_from((u64::from(limit) * eighths).div_ceil(8)).unwrap_or(u32::MAX).max(1);

@@ -20,7 +20,6 @@ impl Share {
     pub const ONE_PERCENT: Self = Self { billionths: 10_000_000 };
 
     /// The largest whole number that is at most this share of `all`.
-    #[must_use]
     pub const fn of(self, all: u64) -> u64 {
         (all as u128 * self.billionths as u128 / 1_000_000_000) as u64
     }

@@ -86,20 +86,17 @@ impl Survey {
     }
 
     /// The window.
-    #[must_use]
     pub const fn window(&self) -> Duration {
         self.window
     }
 
     /// The number of keys with requests.
-    #[must_use]
     pub fn keys(&self) -> u64 {
         self.busiest.values().sum()
     }
 
     /// The number of requests that `of` keys in a thousand do not exceed in their busiest window: 500 gives the median
     /// key, 1,000 the busiest. 0 without keys.
-    #[must_use]
     pub fn busiest_window(&self, of: u64) -> u64 {
         let rank = (u128::from(self.keys()) * u128::from(of.min(1_000))).div_ceil(1_000) as u64;
         let mut seen = 0;

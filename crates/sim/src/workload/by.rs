@@ -23,7 +23,6 @@ pub enum Field {
 
 impl Field {
     /// The part with this name; `None` if the name is empty.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "" => return None,
@@ -38,7 +37,6 @@ impl Field {
     }
 
     /// The part's name: for JSON lines, the name of the field.
-    #[must_use]
     pub fn name(&self) -> &str {
         match self {
             Self::Ip => "ip",
@@ -69,13 +67,11 @@ impl By {
     pub const GLOBAL: Self = Self(Vec::new());
 
     /// One limit for each client address.
-    #[must_use]
     pub fn ip() -> Self {
         Self(vec![Field::Ip])
     }
 
     /// The parts.
-    #[must_use]
     pub fn fields(&self) -> &[Field] {
         &self.0
     }

@@ -71,7 +71,6 @@ impl Synthetic {
     }
 
     /// The same traffic with one key for all sources.
-    #[must_use]
     pub const fn global(&self) -> GlobalSynthetic<'_> {
         GlobalSynthetic(self)
     }

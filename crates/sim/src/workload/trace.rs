@@ -35,13 +35,11 @@ pub struct Trace {
 
 impl Trace {
     /// The resolution of the times as they were read, in nanoseconds: see [`TraceBuilder::resolution`].
-    #[must_use]
     pub const fn resolution(&self) -> u64 {
         self.resolution
     }
 
     /// A trace with only the requests of the keys for whose label `keep` returns true.
-    #[must_use]
     pub fn of_keys(&self, keep: impl Fn(&str) -> bool) -> Self {
         let mut builder = TraceBuilder::new(self.by.clone());
         for key in 0..self.keys() {
@@ -134,7 +132,6 @@ pub struct TraceBuilder {
 
 impl TraceBuilder {
     /// A builder without requests; `by` says how keys are composed.
-    #[must_use]
     pub fn new(by: By) -> Self {
         Self { by, keys: Keys::default(), events: Vec::new(), requests: 0, grain: 0, last_time: 0 }
     }
@@ -142,7 +139,6 @@ impl TraceBuilder {
     /// Adds `count` requests of a key at a time (in nanoseconds, at most `Nanos::MAX`).
     ///
     /// Returns `false`, and adds nothing, for a new key if there are 4,294,967,295 already.
-    #[must_use]
     pub fn push(&mut self, key: &[u8], time: u64, count: u32) -> bool {
         let known = match self.by.fields() {
             // One limit for all requests needs no lookup.
@@ -168,21 +164,18 @@ impl TraceBuilder {
     }
 
     /// The number of requests added.
-    #[must_use]
     pub const fn requests(&self) -> u64 {
         self.requests
     }
 
     /// The coarsest of a day, an hour, a minute, a second, a milli-, micro- and nanosecond of which all times are whole
     /// multiples, in nanoseconds.
-    #[must_use]
     pub const fn resolution(&self) -> u64 {
         GRAINS[self.grain]
     }
 
     /// Sorts the requests and builds the trace. `dated` is [`Workload::has_dates`]. A key's requests with the same time are
     /// spread evenly over `spread` nanoseconds, or all arrive at once if that is 0.
-    #[must_use]
     pub fn build(self, dated: bool, spread: u64) -> Trace {
         let resolution = self.resolution();
         let Self { by, keys, events, requests, .. } = self;

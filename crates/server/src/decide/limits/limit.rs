@@ -45,20 +45,17 @@ impl fmt::Debug for Limit {
 
 impl Limit {
     /// The limit's definition in the rules.
-    #[must_use]
     pub fn spec(&self) -> &LimitSpec {
         &self.spec
     }
 
     /// The keys and their states. A global limit has one key, the empty one. If the states are in a store, this limiter only
     /// records blocked keys.
-    #[must_use]
     pub fn limiter(&self) -> &KeyedLimiter<()> {
         &self.memory.limiter
     }
 
     /// The limit in the shared store, if its states are there.
-    #[must_use]
     pub fn store(&self) -> Option<&StoreLimit> {
         self.store.as_deref()
     }
@@ -238,7 +235,6 @@ impl Limit {
     }
 
     /// How servers share it: `local` if they do not.
-    #[must_use]
     pub fn sharing(&self) -> &'static str {
         match (&self.store, self.spec.sharing.mode.unwrap_or_default()) {
             (None, _) => "local",
@@ -346,13 +342,11 @@ impl Limit {
 
     /// The `most` keys with the most recent requests, and those with the most recent denials. `None` if no names are kept: the
     /// limit is global, or heavy keys are off.
-    #[must_use]
     pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
         self.memory.heavy.top(most, now)
     }
 
     /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.
-    #[must_use]
     pub fn policy_of(&self, key: &[u8]) -> Cow<'_, PolicySpec> {
         let by_operator = match &self.store {
             None => self.memory.overrides.get(key).map(|own| own.policy),
@@ -389,13 +383,11 @@ impl Limit {
     }
 
     /// Whether the rules deny this key permanently.
-    #[must_use]
     pub fn is_denied(&self, key: &[u8]) -> bool {
         !self.spec.deny.is_empty() && str::from_utf8(key).is_ok_and(|key| self.spec.deny.contains(key))
     }
 
     /// How often the limit admitted and denied.
-    #[must_use]
     pub fn counts(&self) -> CountsRead {
         self.memory.counts.read()
     }

@@ -120,7 +120,6 @@ impl Limits {
     }
 
     /// The same limits, and those of later rules, with another trace and clock.
-    #[must_use]
     pub fn watched_by(mut self, watchers: DecisionObservers) -> Self {
         // Nobody else has them yet; who had them would go on with the watchers of before.
         for limit in self.in_order.iter_mut().filter_map(Arc::get_mut) {
@@ -130,19 +129,16 @@ impl Limits {
     }
 
     /// The store that holds the limits, if they are shared.
-    #[must_use]
     pub fn shared(&self) -> Option<&Arc<SharedStore>> {
         self.shared.as_ref()
     }
 
     /// The bound on the bytes of all states, if any.
-    #[must_use]
     pub fn max_memory(&self) -> Option<u64> {
         self.max_memory
     }
 
     /// The initial number of keys of `CL.THROTTLE` next to these limits.
-    #[must_use]
     pub fn throttle_keys(&self) -> usize {
         self.throttle_keys
     }
@@ -248,7 +244,6 @@ impl Limits {
     }
 
     /// The limit with this name.
-    #[must_use]
     #[inline]
     pub fn limit(&self, name: &[u8]) -> Option<&Arc<Limit>> {
         self.by_name.get(name).map(|at| &self.in_order[*at])
@@ -261,13 +256,11 @@ impl Limits {
     }
 
     /// All limits, in the order of the file.
-    #[must_use]
     pub fn limits(&self) -> &[Arc<Limit>] {
         &self.in_order
     }
 
     /// The limits' names.
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.in_order.iter().map(|limit| limit.spec.name.clone()).collect()
     }

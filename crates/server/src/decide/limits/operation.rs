@@ -94,7 +94,6 @@ impl Limit {
     }
 
     /// The first `most` keys that operators gave a quota while the server runs, and how many there are.
-    #[must_use]
     pub fn runtime_overrides(&self, most: usize) -> (usize, Vec<(String, RuntimeOverride)>) {
         let Some(store) = &self.store else {
             let mut all = self.memory.overrides.all();

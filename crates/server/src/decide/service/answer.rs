@@ -19,26 +19,22 @@ pub struct Answer {
 
 impl Answer {
     /// Whether this limit allows the work.
-    #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.decision.is_allowed() || self.limit.spec().shadow
     }
 
     /// After how long a retry would be admitted; `None` for admitted work, and if the wait is unknown.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if self.is_allowed() { None } else { self.decision.retry_after() }
     }
 
     /// When the limit is full again; `None` if the time is unknown.
-    #[must_use]
     pub fn reset_after(&self) -> Option<Duration> {
         reset_after(&self.decision)
     }
 }
 
 /// When a decision's limit is full again; `None` if the time is unknown.
-#[must_use]
 pub fn reset_after(decision: &Decision) -> Option<Duration> {
     (decision.reset_after_nanos() != u64::MAX).then(|| decision.reset_after())
 }
@@ -54,7 +50,6 @@ pub struct JointAnswer {
 
 impl JointAnswer {
     /// Whether all enforced limits admitted, and so consumed.
-    #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.answers[self.bound].is_allowed()
     }

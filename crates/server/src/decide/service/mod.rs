@@ -84,7 +84,6 @@ pub struct Service {
 
 impl Service {
     /// A service with these limits (shared, if they have a store) and a table for the keys of `CL.THROTTLE`.
-    #[must_use]
     pub fn new(limits: impl Into<InForce>, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
         let in_force = limits.into();
         let store = in_force.limits().shared().cloned();
@@ -103,19 +102,16 @@ impl Service {
     }
 
     /// The same with room for at most `most` reservations.
-    #[must_use]
     pub fn with_reservations(self, most: usize) -> Self {
         Self { reservations: Reservations::new(most), ..self }
     }
 
     /// The same with a history of at most `max_bytes`.
-    #[must_use]
     pub fn with_history(self, max_bytes: u64) -> Self {
         Self { history: History::new(max_bytes), ..self }
     }
 
     /// The same service with the trace that its limits and `CL.THROTTLE` [report to](crate::DecisionObservers).
-    #[must_use]
     pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
         Self { trace, ..self }
     }
@@ -132,38 +128,32 @@ impl Service {
     }
 
     /// The trace; `None` if none is kept.
-    #[must_use]
     pub fn trace(&self) -> Option<&Arc<Trace>> {
         self.trace.as_ref()
     }
 
     /// The recent decisions of the limits.
-    #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
     /// The store that the limits are shared over; `None` if they are only this server's.
-    #[must_use]
     #[inline]
     pub fn store(&self) -> Option<&Arc<SharedStore>> {
         self.store.as_ref()
     }
 
     /// The time for decisions that are made now.
-    #[must_use]
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
     /// Where the limits are kept, which determines which rules can be served.
-    #[must_use]
     pub fn keeping(&self) -> Keeping {
         if self.store.is_some() { Keeping::Store } else { Keeping::Memory }
     }
 
     /// The limits in force.
-    #[must_use]
     pub fn limits(&self) -> CurrentLimits {
         CurrentLimits(self.in_force.load())
     }
@@ -428,7 +418,6 @@ impl Service {
     }
 
     /// The buckets of `CL.THROTTLE` in this server's memory.
-    #[must_use]
     pub fn throttle(&self) -> &Throttle {
         &self.throttle
     }

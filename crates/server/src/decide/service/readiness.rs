@@ -28,7 +28,6 @@ pub enum Readiness {
 impl Service {
     /// Whether the store lets this server work. If a cluster fails in part, most keys are decided normally: that counts as
     /// degraded, with any `on_error`.
-    #[must_use]
     pub fn readiness(&self) -> Readiness {
         let health = self.store().map_or(Health::Up, |shared| shared.store().health());
         if health == Health::Up {

@@ -62,7 +62,6 @@ impl StoreLimit {
     }
 
     /// The policy's limit for this key: that of an operator's override, of the rules' override, or the general one.
-    #[must_use]
     pub fn of(&self, key: &[u8]) -> Cow<'_, SharedLimit> {
         if let Some(quota) = self.orders.override_of(key)
             && let Some(limit) = self.with_quota(quota)

@@ -84,13 +84,11 @@ impl SharedStore {
     }
 
     /// The store itself.
-    #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
     /// The deadline of a decision, unless a limit sets its own.
-    #[must_use]
     pub fn deadline(&self) -> Timeout {
         self.deadline
     }

@@ -49,7 +49,6 @@ pub struct InProcess {
 impl InProcess {
     /// # Panics
     /// When the configuration has mistakes.
-    #[must_use]
     pub fn new(config: &str) -> Self {
         let config = envoy::parse(config, 0, Keeping::Memory).expect("a configuration").into_config();
         let rules = Rules { limits: config.limits, ..Rules::default() };

@@ -133,7 +133,6 @@ pub struct Route {
 
 impl Route {
     /// The role that a client needs. On the control plane, GET reads, and POST changes something or asks a long question.
-    #[must_use]
     pub fn needs(&self) -> Option<Role> {
         match (self.endpoint, self.served) {
             (Endpoint::Health | Endpoint::HealthCheck | Endpoint::Ready | Endpoint::OpenApi, _) => None,
@@ -165,7 +164,6 @@ impl Route {
     }
 
     /// Whether this listener serves it.
-    #[must_use]
     pub fn is_on(&self, plane: Plane) -> bool {
         match self.served {
             Served::OnBoth => true,

@@ -19,13 +19,11 @@ pub struct Args<'a> {
 
 impl<'a> Args<'a> {
     /// No arguments yet. One value can be reused for many frames.
-    #[must_use]
     pub const fn new() -> Self {
         Self { items: [&[]; MAX_ARGS], len: 0 }
     }
 
     /// The arguments of the last parsed frame; empty for an empty line.
-    #[must_use]
     pub fn get(&self) -> &[&'a [u8]] {
         &self.items[..self.len]
     }

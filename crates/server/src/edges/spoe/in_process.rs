@@ -44,7 +44,6 @@ struct Script<'a> {
 impl Conversations {
     /// # Panics
     /// When the rules have mistakes.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         let rules = rules::parse(text).expect("rules");
         let limits = Limits::new(rules, 1_000, |_| None, START).expect("memory");
@@ -66,7 +65,6 @@ impl Conversations {
     ///
     /// # Panics
     /// When a connection before has not ended.
-    #[must_use]
     pub fn hold(&self, sent: &[u8]) -> (bool, Vec<u8>) {
         let slot = self.slots.admit().expect("the connection before has ended").slot;
         let connection = Connection::new(&self.agent, Arc::new(Calls::new(slot)), None);

@@ -71,7 +71,6 @@ impl Role {
     }
 
     /// The name in the access file.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Decide => "decide",
@@ -158,13 +157,11 @@ impl Known {
     }
 
     /// The number of clients.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Whether the file lists no clients.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -253,7 +250,6 @@ impl Entry {
 
 /// Checks an access file: its clients, or all that is wrong with it. `None` for a file that has no `access:` at its top, and for one
 /// that cannot be read at all.
-#[must_use]
 pub fn check(path: &std::path::Path) -> Option<Result<Vec<Client>, RulesError>> {
     let text = read_text(path).ok()?;
     if !parse::is_access(&text) {
@@ -347,7 +343,6 @@ fn load(path: &std::path::Path) -> Result<Known, RulesError> {
 }
 
 /// Whether every user of the machine may change the file, and with it the rights of all clients.
-#[must_use]
 pub fn others_may_write(path: &std::path::Path) -> bool {
     const OTHERS_WRITE: u32 = 0o002;
     std::fs::metadata(path).is_ok_and(|there| there.permissions().mode() & OTHERS_WRITE != 0)

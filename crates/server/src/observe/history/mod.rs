@@ -94,7 +94,6 @@ impl Default for History {
 
 impl History {
     /// Histories of at most `max_bytes`; 0 keeps none.
-    #[must_use]
     pub fn new(max_bytes: u64) -> Self {
         Self { max_bytes, kept: Mutex::default() }
     }

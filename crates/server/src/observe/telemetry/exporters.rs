@@ -42,7 +42,6 @@ pub struct OtlpOptions {
 
 impl OtlpOptions {
     /// Whether the options or the variables name a collector, and `OTEL_SDK_DISABLED` does not turn it all off.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         let is_disabled = given("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
         !is_disabled && (self.endpoint.is_some() || ENDPOINTS.into_iter().any(|name| given(name).is_some()))

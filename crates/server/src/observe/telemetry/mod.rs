@@ -79,7 +79,6 @@ impl Telemetry {
     }
 
     /// The layer that sends the log up to this level, with the trace that an event belongs to.
-    #[must_use]
     pub fn log_layer<S>(&self, level: LevelFilter) -> impl Layer<S> + use<S>
     where
         S: tracing::Subscriber + for<'a> LookupSpan<'a>,
@@ -100,7 +99,6 @@ impl Telemetry {
     /// Sends what is left, for at most this long. Blocks; what comes later is dropped.
     ///
     /// Returns false if something could not be sent in time.
-    #[must_use]
     pub fn stop(&self, within: Duration) -> bool {
         let (traces, meters, logs) = (self.traces.clone(), self.meters.clone(), self.logs.clone());
         let steps: [Box<dyn FnOnce() -> OTelSdkResult + Send>; 3] = [

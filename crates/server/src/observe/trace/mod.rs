@@ -47,7 +47,6 @@ impl KeyShare {
     pub const ALL: Self = Self { millionths: 1_000_000 };
 
     /// As a number from 0 to 1.
-    #[must_use]
     pub fn fraction(self) -> f64 {
         f64::from(self.millionths) / 1e6
     }
@@ -112,7 +111,6 @@ impl Verdict {
     }
 
     /// Whether the limit denied, or would have.
-    #[must_use]
     pub const fn is_denied(self) -> bool {
         matches!(self, Self::Denied | Self::ShadowDenied)
     }
@@ -157,7 +155,6 @@ pub(crate) struct Taken {
 impl Trace {
     /// A trace of this share of all keys, in at most `max_bytes` (or the least that it needs). `fresh` means that all limits begin
     /// with it, so that a replay may do the same.
-    #[must_use]
     pub fn new(share: KeyShare, max_bytes: u64, fresh: bool) -> Self {
         let max_bytes = max_bytes.max(LEAST_TRACE_BYTES);
         let chunks = usize::try_from(max_bytes / RINGS as u64 / CHUNK_BYTES).unwrap_or(usize::MAX);
@@ -173,13 +170,11 @@ impl Trace {
     }
 
     /// Which part of all keys is traced.
-    #[must_use]
     pub fn share(&self) -> KeyShare {
         self.share
     }
 
     /// The bytes that the trace takes now, and those that it may.
-    #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         (self.rings.iter().map(|ring| lock(ring).bytes()).sum(), self.max_bytes)
     }

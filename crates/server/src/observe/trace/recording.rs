@@ -26,7 +26,6 @@ const VERSION: u32 = 1;
 const PIECE: usize = 64 * 1024;
 
 /// Whether a file that begins with these bytes holds a trace.
-#[must_use]
 pub fn is_recording(head: &[u8]) -> bool {
     head.starts_with(BEGINNING)
 }

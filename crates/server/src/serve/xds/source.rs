@@ -32,7 +32,6 @@ pub struct XdsSource {
 
 impl XdsSource {
     /// The address without its options.
-    #[must_use]
     pub fn shown(&self) -> String {
         self.origin.clone()
     }
