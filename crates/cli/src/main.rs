@@ -4,6 +4,7 @@ mod about_store;
 mod check;
 mod client;
 mod config_file;
+mod demo;
 mod help;
 mod import;
 mod manual;
@@ -34,6 +35,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Args>),
+    Demo(demo::Args),
     Ratelimit(ratelimit::Args),
     Check(check::Args),
     Health(client::Health),
@@ -60,7 +62,8 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = ratelimit::arguments(std::env::args_os().collect());
     match config_file::command_line(&arguments).command {
-        Command::Serve(args) => serve::run(*args),
+        Command::Serve(args) => serve::run_with(*args, |_| ()),
+        Command::Demo(args) => demo::run(&args),
         Command::Ratelimit(_) => unreachable!("its settings became options of serve"),
         Command::Check(args) => check::run(&args),
         Command::Health(args) => client::health(&args),

@@ -16,6 +16,7 @@ use std::{
 };
 
 use program::{Serving, scratch, tidegate};
+use tidegate_redis_servers::eventually;
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -341,4 +342,29 @@ fn an_access_file_is_checked_and_no_mistake_repeats_a_token() {
     assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("line 2:") && told.contains("line 3:"), "{told}");
     assert!(!told.contains("tg_secret") && told.contains("it would not be used"), "{told}");
+}
+
+#[test]
+fn the_demo_has_traffic_with_denials_of_each_kind_and_leaves_nothing() {
+    let listeners = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let mut demo = Serving::run(tidegate().arg("demo").args(listeners).args(["--rate", "2000"]));
+    let rules = demo.told.lines().find_map(|line| line.trim().strip_prefix("rules")).unwrap();
+    let rules = rules.trim().split(": ").next().unwrap().to_owned();
+    assert!(Path::new(&rules).is_file(), "{rules}");
+    let mut metrics = String::new();
+    eventually("denials of each kind", || {
+        metrics = demo.get("/metrics");
+        [
+            r#"tidegate_denials_total{limit="per-user",reason="quota"}"#,
+            r#"tidegate_denials_total{limit="logins",reason="deny-listed"}"#,
+            r#"tidegate_denials_total{limit="exports",reason="in-flight"}"#,
+            r#"tidegate_decisions_total{limit="everyone",outcome="allowed"}"#,
+        ]
+        .iter()
+        .all(|series| metrics.contains(series))
+    });
+    assert!(demo.get("/").contains("Denied now"), "the dashboard");
+    demo.signal("INT");
+    assert!(demo.child.wait().unwrap().success());
+    assert!(!Path::new(&rules).exists(), "{rules}");
 }

@@ -20,7 +20,8 @@ use crate::systemd;
 
 pub use self::args::{Args, MAX_KEYS};
 
-pub fn run(args: Args) -> ExitCode {
+/// Serves until a signal ends it; `started` sees the server when it is ready.
+pub fn run_with(args: Args, started: impl FnOnce(&Server)) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let telemetry = match &runtime {
         Ok(runtime) => start_telemetry(&args, runtime),
@@ -37,7 +38,7 @@ pub fn run(args: Args) -> ExitCode {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(&error),
     };
-    let code = runtime.block_on(serve(args, telemetry.clone()));
+    let code = runtime.block_on(serve(args, telemetry.clone(), started));
     #[cfg(feature = "otlp")]
     if let Some(telemetry) = telemetry {
         crate::otlp::stop(&telemetry);
@@ -59,7 +60,7 @@ fn start_telemetry(_: &Args, _: &Runtime) -> Result<Option<Arc<Telemetry>>, Stri
     Ok(None)
 }
 
-async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
+async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>, started: impl FnOnce(&Server)) -> ExitCode {
     // First of all, so that a signal during the start does not kill the server halfway.
     let orders = match signals() {
         Ok(orders) => orders,
@@ -99,6 +100,7 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>) -> ExitCode {
         Err(error) => return fail(&error.to_string()),
     };
     ready.print(&server);
+    started(&server);
     let service = systemd::Notifier::begin();
     let ended = server.run(service.watch(orders)).await;
     match ended {
