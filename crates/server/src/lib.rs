@@ -70,3 +70,4 @@ pub use serve::{
     xds::{XdsSource, XdsSourceError},
 };
 pub use tidegate_redis::Timeout;
+pub use tidegate_tower::Vendor;
