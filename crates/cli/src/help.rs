@@ -29,6 +29,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
             "insecure",
             "max-connections",
             "max-connections-per-peer",
+            "vendor-headers",
             "grace",
         ],
     ),

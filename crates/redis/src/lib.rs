@@ -90,7 +90,8 @@
 //! A key is `prefix:name:shape:key`. Its value is a string of 7 to 13 bytes (a sliding counter above 65,535: 15 bytes; a
 //! sliding window: 7 bytes plus 1, 2 or 4 for each slot, for the slot that is leaving, and for the sum; a log: 8 bytes per
 //! entry, above 128 entries up to 12; permits: 8 bytes plus 16 each). Every key expires within six seconds after its limit has
-//! fully recovered. In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`.
+//! fully recovered. In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`. A reservation is a hash,
+//! `prefix:reserved:id`, until its end and as long again; the open ones are in the sorted set `prefix:reserved:`.
 //!
 //! An ACL user needs access to the keys with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget +set
 //! +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange +hget +hmget +hset +hdel +hlen +zrem`. In a cluster it also needs the
@@ -119,7 +120,10 @@ pub use connection::Address;
 pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::{Health, SeenNode};
-pub use limit::{LimitBuilder, LimitError, Mode, OnError, Part, Permit, SharedDecision, SharedLimit, Source};
+pub use limit::{
+    Corrected, Correction, LimitBuilder, LimitError, Mode, OnError, Part, Permit, Reserved, SharedDecision,
+    SharedLimit, Source,
+};
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use script::{Plan, PlanError};
 pub use stats::Stats;

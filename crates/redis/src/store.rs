@@ -10,7 +10,7 @@ use crate::{
     connection::Connector,
     health::{Monitor, SeenNode, random, seen},
     limit::{
-        Sweeper, acquire_all,
+        ReservedSlots, Sweeper, acquire_all,
         denials::{Ask, Denials},
     },
     name::is_word,
@@ -36,6 +36,7 @@ struct Inner {
     denials: Denials,
     sweeper: Sweeper,
     orders: Arc<Orders>,
+    reserved: ReservedSlots,
 }
 
 impl Store {
@@ -82,6 +83,7 @@ impl Store {
             denials: Denials::new(random()),
             sweeper: Sweeper::default(),
             orders: Arc::default(),
+            reserved: ReservedSlots::default(),
         })))
     }
 
@@ -247,6 +249,10 @@ impl Store {
 
     pub(crate) fn batcher(&self) -> &Arc<Batcher> {
         &self.0.batcher
+    }
+
+    pub(crate) fn reserved_slots(&self) -> &ReservedSlots {
+        &self.0.reserved
     }
 
     pub(crate) fn denials(&self) -> &Denials {

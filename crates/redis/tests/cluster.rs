@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tidegate_core::{Policy, Quota};
 use tidegate_redis::{
-    Health, Mode, OnError, Order, Part, SharedDecision, SharedLimit, Source, Store, StoreError,
+    Corrected, Correction, Health, Mode, OnError, Order, Part, Reserved, SharedDecision, SharedLimit, Source,
+    Store, StoreError,
 };
 use tidegate_redis_servers::{Cluster, PATIENCE, eventually};
 use waiting::Until;
@@ -75,6 +76,21 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         told = store.acquire_all(&together).await.expect("they have one slot");
     }
+
+    // A reservation is in the slot of its keys, which its id names.
+    let reserved = together.map(|part| (part, false));
+    let told = store.reserve(u128::MAX, &reserved, b"[]", Duration::from_mins(1), 9).await;
+    let Ok(Reserved::Decided(id, _)) = told else { panic!("{told:?}") };
+    let other = Store::open(&address).expect("the address is well formed");
+    assert_eq!(other.reserved(id).await, Ok(Some(b"[]".to_vec())));
+    let corrections = [("{t}a", 0), ("{t}b", 1)];
+    let corrections =
+        corrections.map(|(key, at)| Correction { at, limit: &limit, key: key.as_bytes(), actual: 0 });
+    assert_eq!(other.settle(id, &corrections).await, Ok(Corrected::Now(vec![1, 1])));
+    assert_eq!(store.settle(id, &corrections).await, Ok(Corrected::Before));
+    let scattered = [(part("a"), false), (part("b"), false)];
+    let scattered = store.reserve(1, &scattered, b"[]", Duration::from_mins(1), 9).await;
+    assert_eq!(scattered, Err(StoreError::CrossSlot));
 
     // Moves a slot while its key is in use.
     let (slot, from, to) = move_of(&cluster);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency, algorithm::FixedWindow};
-use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
+use tidegate_redis::{Corrected, Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 
 /// The permissions that the errors and the crate's documentation list.
@@ -77,6 +77,11 @@ async fn a_user_with_the_listed_permissions_can_do_everything() {
         }
         assert_eq!(limit.peek("k", 1).await.source, Source::Store, "{policy:?}");
         assert_eq!(limit.refund("k", 3).await.expect("the store answers").source, Source::Store);
+        let part = tidegate_redis::Part { limit: &limit, key: b"r", cost: 1 };
+        let reserved = store.reserve(at as u128, &[(part, false)], b"[]", Duration::from_mins(1), 9).await;
+        assert!(reserved.is_ok(), "{policy:?}: {reserved:?}");
+        let part = tidegate_redis::Correction { at: 0, limit: &limit, key: b"r", actual: 2 };
+        assert_eq!(store.settle(at as u128, &[part]).await, Ok(Corrected::Now(vec![1])), "{policy:?}");
         if let Ok(mut permit) = limit.permit("k", 1).await
             && policy.name() == "concurrency"
         {

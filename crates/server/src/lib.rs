@@ -72,3 +72,4 @@ pub use serve::{
     xds::{XdsSource, XdsSourceError},
 };
 pub use tidegate_redis::Timeout;
+pub use tidegate_tower::Vendor;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate_core::Nanos;
 #[cfg(feature = "servers")]
 use tidegate_redis_servers::Server;
-use tidegate_server::{Ended, Options, Order};
+use tidegate_server::{Ended, Options, Order, Vendor};
 
 const RULES: &str = "
 limits:
@@ -228,15 +228,104 @@ fn a_thousand_streams_at_once_never_exceed_the_limit() {
     assert!(used <= settled.min(10_000), "{used} of {settled}");
 }
 
+#[test]
+fn the_books_example_reserves_and_settles() {
+    let server = Running::with_rules("reserve-book", RULES);
+    let page = include_str!("../../../docs/src/charge.md");
+    let mut answers = Vec::new();
+    for call in page.split("curl -s localhost:8080").skip(1) {
+        let (path, rest) = call.split_once(" -d '").unwrap();
+        let (body, _) = rest.split_once('\'').unwrap();
+        let id = answers.first().and_then(|answer: &Value| answer["id"].as_str()).unwrap_or_default();
+        let (status, answer) = post(&server, path, &serde_json::from_str(&body.replace("9f0c…", id)).unwrap());
+        assert_eq!(status, 200, "{path}: {answer}");
+        answers.push(answer);
+    }
+    assert_eq!((&answers[0]["ttl_ms"], &answers[1]), (&json!(120_000), &json!({"settled": true})));
+    assert_eq!((left(&server, "requests"), left(&server, "tokens")), (4, 650));
+}
+
+#[test]
+fn answers_also_have_the_header_fields_of_a_vendor_if_that_is_chosen() {
+    let vendor = |options: &mut Options| options.vendor_headers = Some(Vendor::OpenAi);
+    let server = Running::with_rules_and("reserve-vendor", RULES, vendor);
+    let answer = server.post("/v1/reserve", &of_a_model(100).to_string());
+    let fields = |answer: &harness::Response| {
+        let names = ["limit", "remaining"]
+            .map(|what| ["requests", "tokens"].map(|kind| format!("x-ratelimit-{what}-{kind}")));
+        names.concat().iter().map(|name| answer.header(name).unwrap_or("none").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(fields(&answer), ["5", "1000", "4", "900"]);
+    assert!(answer.header("ratelimit").is_some());
+    let body = json!({"limit": "tokens", "key": "alice", "cost": 901}).to_string();
+    let denied = server.post("/v1/acquire", &body);
+    assert_eq!(
+        (denied.status, fields(&denied)),
+        (429, ["none", "1000", "none", "900"].map(str::to_owned).to_vec())
+    );
+    let reset = denied.header("x-ratelimit-reset-tokens").unwrap();
+    assert!(reset.ends_with('s') && reset.contains('m'), "{reset}");
+}
+
 #[cfg(feature = "servers")]
 #[test]
-fn limits_in_a_store_are_charged_after_the_work_instead() {
+fn servers_that_share_a_store_settle_what_another_reserved() {
+    let store = Server::start(&[]);
+    // No window ends during the test. A bucket would lose the refill while it is held, once for each extension.
+    let rules = RULES.replace("concurrency}", "concurrency, hold: 1h}").replace("/1h", "/360d");
+    let rules = rules.replace("token-bucket", "fixed-window");
+    let on_store = |name| harness::on_store(name, &store.address(), &rules);
+    let (one, two) = (on_store("reserve-one"), on_store("reserve-two"));
+    let all = || ["requests", "tokens", "in-flight", "all"].map(|limit| left(&two, limit));
+    let id = reserve(&one, &of_a_model(800));
+    assert_eq!(all(), [4, 200, 1, 4_200]);
+    let (status, denied) = post(&two, "/v1/reserve", &of_a_model(201));
+    assert_eq!((status, &denied["limit_name"], &denied["id"]), (429, &json!("tokens"), &Value::Null));
+    assert_eq!(post(&two, "/v1/extend", &json!({"id": id, "costs": [0, 100, 0, 100]})).0, 200);
+    assert_eq!(all(), [4, 100, 1, 4_100]);
+    let (status, wrong) = post(&two, "/v1/settle", &json!({"id": id, "costs": [1]}));
+    assert_eq!((status, wrong["detail"].as_str().unwrap().contains("give 4 costs")), (400, true), "{wrong}");
+    assert_eq!(two.resp(&format!("SETTLE {id} 1 350 0 350")), "1");
+    assert_eq!(all(), [4, 650, 2, 4_650]);
+    assert_eq!(post(&one, "/v1/cancel", &json!({"id": id})), (200, json!({"cancelled": false})));
+
+    let reserved = two.resp("RESERVE 60000 tokens alice 600 all - 600");
+    assert!(reserved.starts_with("[0 1000 50 -1 "), "{reserved}");
+    let id = reserved.trim_end_matches(']').rsplit(' ').next().unwrap().trim_matches('"').to_owned();
+    assert!(two.resp("RESERVE 60000 tokens alice 51").starts_with("[1 1000 50 "));
+    assert_eq!(one.resp(&format!("CANCEL {id}")), "1");
+    assert_eq!(all(), [4, 650, 2, 4_650]);
+    let unknown = "00000000000000000000000000000000";
+    assert!(one.resp(&format!("SETTLE {unknown} 1")).contains("no reservation has this id"));
+    assert_eq!(post(&one, "/v1/settle", &json!({"id": unknown, "costs": [1]})).0, 404);
+    assert!(one.resp("RESERVE 1000 tokens alice 1 tokens alice 2").contains("add up its costs"));
+}
+
+#[cfg(feature = "servers")]
+#[test]
+fn a_server_releases_what_a_dead_one_reserved_by_the_stores_clock() {
+    let store = Server::start(&[]);
+    let rules = RULES.split("  - {name: in").next().unwrap().replace("/1h", "/360d");
+    let on_store = |name| harness::on_store(name, &store.address(), &rules);
+    let one = on_store("reserve-dead");
+    for limit in ["tokens", "released"] {
+        reserve(&one, &json!({"ttl": "1ms", "limit": limit, "key": "alice", "cost": 400}));
+    }
+    assert_eq!(one.stop(), Ended::Complete);
+    let two = on_store("reserve-alive");
+    expires(|| left(&two, "released") == 1_000);
+    assert_eq!(left(&two, "tokens"), 600, "its limit keeps");
+}
+
+#[cfg(feature = "servers")]
+#[test]
+fn nothing_is_reserved_without_the_store() {
     let store = Server::start(&[]);
     let server =
-        harness::on_store("reserve-store", &store.address(), "limits: [{name: tokens, limit: 1000/1h}]");
-    let (status, refused) =
-        post(&server, "/v1/reserve", &json!({"limit": "tokens", "key": "alice", "cost": 10}));
-    assert_eq!(status, 409);
-    assert!(refused["detail"].as_str().unwrap().contains("charge it after the work"), "{refused}");
-    assert!(server.resp("RESERVE 1000 tokens alice 1").contains("charge it after the work"));
+        harness::on_store("reserve-down", &store.address(), RULES.split("  - {name: in").next().unwrap());
+    let id = reserve(&server, &json!({"limit": "tokens", "key": "alice", "cost": 10}));
+    drop(store);
+    let (status, refused) = post(&server, "/v1/reserve", &json!({"limit": "tokens", "key": "alice"}));
+    assert_eq!((status, &refused["title"]), (503, &json!("No reply from the store")), "{refused}");
+    assert_eq!(post(&server, "/v1/settle", &json!({"id": id, "costs": [1]})).0, 503);
 }

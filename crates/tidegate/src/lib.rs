@@ -109,3 +109,7 @@ struct Library;
 #[cfg(all(doctest, feature = "report"))]
 #[doc = include_str!("../book/flow.md")]
 struct Flow;
+
+#[cfg(all(doctest, feature = "json"))]
+#[doc = include_str!("../book/charge.md")]
+struct Charge;

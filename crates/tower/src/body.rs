@@ -7,15 +7,15 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 /// Observes a response body. It is dropped when the body ends or is dropped.
 pub trait AtEnd: Send + Sync {
-    /// The body has yielded `bytes` bytes.
-    fn data(&mut self, _bytes: usize) {}
+    /// The body has yielded these bytes.
+    fn data(&mut self, _bytes: &[u8]) {}
     /// The body has yielded trailers.
     fn trailers(&mut self, _trailers: &HeaderMap) {}
     /// The body has ended, `well` or with an error. Not called if the body is dropped before its end.
@@ -93,7 +93,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
             (_, None) => {}
             (Some(Ok(frame)), Some(end)) => {
                 if let Some(data) = frame.data_ref() {
-                    end.data(data.remaining());
+                    end.data(data);
                 }
                 if let Some(trailers) = frame.trailers_ref() {
                     end.trailers(trailers);

@@ -23,6 +23,8 @@ pub(crate) struct Fields {
     state: HeaderValue,
     /// Boxed: few layers have them, and a response's future is moved and boxed by its server.
     old: Option<Box<OldFields>>,
+    #[cfg(feature = "vendors")]
+    vendor: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
@@ -53,7 +55,18 @@ impl<C: Timer + 'static> Options<C> {
             }
         };
         let old = if self.old_headers { OldFields::new(told).map(Box::new) } else { None };
-        Some(Fields { policy, state: value(&states), old })
+        #[cfg(feature = "vendors")]
+        let vendor = self.vendor.map(|vendor| {
+            let limits = told.iter().map(|told| (self.rules[told.rule].name.as_str(), &told.decision));
+            vendor.fields(limits, self.time.now())
+        });
+        Some(Fields {
+            policy,
+            state: value(&states),
+            old,
+            #[cfg(feature = "vendors")]
+            vendor: vendor.unwrap_or_default(),
+        })
     }
 
     fn policy_text(&self, told: &Told<C>) -> HeaderValue {
@@ -73,6 +86,8 @@ impl Fields {
     pub(crate) fn add_to(self, headers: &mut HeaderMap) {
         headers.append(POLICY, self.policy);
         headers.append(STATE, self.state);
+        #[cfg(feature = "vendors")]
+        headers.extend(self.vendor);
         if let Some(old) = self.old {
             let OldFields { limit, remaining, reset } = *old;
             headers.insert(LIMIT, limit.into());

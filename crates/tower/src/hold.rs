@@ -16,6 +16,8 @@ use crate::{
     limit::{Kind, Limit},
     question::LimitQuestion,
 };
+#[cfg(feature = "json")]
+use crate::{layer::UsedCost, usage::Usage};
 
 /// The units that a request has taken from one limit. Dropping it gives them back, unless they were [kept](Self::keep).
 pub(crate) struct Hold<C: Timer + 'static> {
@@ -116,6 +118,9 @@ pub(crate) enum Settles {
     Head(ToldCost),
     /// One unit per that number of bytes of the body.
     Bytes(NonZeroU32),
+    /// A JSON value in the body says the cost; with the cost of the last one so far.
+    #[cfg(feature = "json")]
+    Json(UsedCost, Option<u32>),
     /// The service writes the cost into the bill.
     Bill(Bill),
 }
@@ -125,6 +130,8 @@ impl Settles {
         match (settle, bill) {
             (Settle::Head(cost), _) => Self::Head(Arc::clone(cost)),
             (Settle::Bytes(unit), _) => Self::Bytes(*unit),
+            #[cfg(feature = "json")]
+            (Settle::Json(cost), _) => Self::Json(Arc::clone(cost), None),
             (Settle::Bill, Some(bill)) => Self::Bill(bill.clone()),
             (Settle::Before | Settle::Bill, _) => Self::Before,
         }
@@ -142,6 +149,9 @@ struct HeldUnits<C: Timer + 'static> {
     has_run: bool,
     /// The number of bytes of the response's body, once there is a response.
     bytes: Option<u64>,
+    /// Reads the body, if a limit learns its cost from it.
+    #[cfg(feature = "json")]
+    usage: Option<Usage>,
 }
 
 impl<C: Timer + 'static> Holds<C> {
@@ -162,7 +172,15 @@ impl<C: Timer + 'static> Holds<C> {
     }
 
     pub(crate) fn push(&mut self, hold: Hold<C>, settles: Settles) {
-        let held = || Box::new(HeldUnits { all: SmallVec::new(), has_run: false, bytes: None });
+        let held = || {
+            Box::new(HeldUnits {
+                all: SmallVec::new(),
+                has_run: false,
+                bytes: None,
+                #[cfg(feature = "json")]
+                usage: None,
+            })
+        };
         self.0.get_or_insert_with(held).all.push((hold, settles));
     }
 
@@ -200,6 +218,10 @@ impl<C: Timer + 'static> Holds<C> {
             }
             false
         });
+        #[cfg(feature = "json")]
+        if held.all.iter().any(|(_, settles)| matches!(settles, Settles::Json(..))) {
+            held.usage = Usage::of(head);
+        }
         if held.all.is_empty() { None } else { Some(held) }
     }
 
@@ -215,13 +237,31 @@ impl<C: Timer + 'static> HeldUnits<C> {
 }
 
 impl<C: Timer + 'static> AtEnd for HeldUnits<C> {
-    fn data(&mut self, bytes: usize) {
-        self.bytes = Some(self.bytes.unwrap_or_default().saturating_add(bytes as u64));
+    fn data(&mut self, bytes: &[u8]) {
+        self.bytes = Some(self.bytes.unwrap_or_default().saturating_add(bytes.len() as u64));
+        #[cfg(feature = "json")]
+        if let Some(usage) = &mut self.usage {
+            usage.read(bytes, |value| learn(&mut self.all, value));
+        }
+    }
+}
+
+/// Looks for the costs of the limits in a JSON value of the response.
+#[cfg(feature = "json")]
+fn learn<C: Timer + 'static>(all: &mut [(Hold<C>, Settles)], value: &serde_json::Value) {
+    for (_, settles) in all {
+        if let Settles::Json(cost, last) = settles {
+            *last = cost(value).or(*last);
+        }
     }
 }
 
 impl<C: Timer + 'static> Drop for HeldUnits<C> {
     fn drop(&mut self) {
+        #[cfg(feature = "json")]
+        if let Some(usage) = &mut self.usage {
+            usage.end(|value| learn(&mut self.all, value));
+        }
         for (mut hold, settles) in self.all.drain(..) {
             match (settles, self.bytes) {
                 _ if !self.has_run => drop(hold),
@@ -230,6 +270,8 @@ impl<C: Timer + 'static> Drop for HeldUnits<C> {
                     let cost = bytes.div_ceil(u32::from(unit).into());
                     hold.settle(u32::try_from(cost).unwrap_or(u32::MAX));
                 }
+                #[cfg(feature = "json")]
+                (Settles::Json(_, Some(cost)), _) => hold.settle(cost),
                 (Settles::Bill(bill), _) => match bill.get() {
                     Some(cost) => hold.settle(cost),
                     None => hold.keep(),

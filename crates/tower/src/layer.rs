@@ -35,6 +35,9 @@ pub enum NoKey {
 type CostOf = Box<dyn Fn(&request::Parts) -> u32 + Send + Sync>;
 type LimitOf<C> = Box<dyn Fn(&request::Parts) -> Option<Limit<C>> + Send + Sync>;
 /// The cost in a response's head. A request that took the cost before holds the closure until then.
+/// The cost in a JSON value of a response.
+#[cfg(feature = "json")]
+pub(crate) type UsedCost = Arc<dyn Fn(&serde_json::Value) -> Option<u32> + Send + Sync>;
 pub(crate) type ToldCost = Arc<dyn Fn(&response::Parts) -> Option<u32> + Send + Sync>;
 type Exempts = Box<dyn Fn(&request::Parts) -> bool + Send + Sync>;
 type Answers = Box<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
@@ -51,6 +54,8 @@ pub(crate) enum Settle {
     Before,
     Head(ToldCost),
     Bytes(NonZeroU32),
+    #[cfg(feature = "json")]
+    Json(UsedCost),
     Bill,
 }
 
@@ -95,6 +100,8 @@ pub(crate) struct Options<C> {
     pub(crate) no_key: NoKey,
     pub(crate) tell: Tell,
     pub(crate) old_headers: bool,
+    #[cfg(feature = "vendors")]
+    pub(crate) vendor: Option<crate::Vendor>,
     pub(crate) max_wait: Option<Duration>,
     /// The time of the last log line about a request without a key, in nanoseconds; 0 for never.
     pub(crate) logged: AtomicU64,
@@ -117,6 +124,8 @@ impl<C: Timer + 'static> Builder<C> {
             no_key: NoKey::default(),
             tell: Tell::default(),
             old_headers: false,
+            #[cfg(feature = "vendors")]
+            vendor: None,
             max_wait: None,
             logged: AtomicU64::new(0),
         })
@@ -176,6 +185,29 @@ impl<C: Timer + 'static> Builder<C> {
         self.this(|rule| rule.settle = Settle::Bytes(bytes))
     }
 
+    /// The text of the response has the actual cost for this limit, such as the tokens of a language model's answer: a JSON document, or
+    /// the data of a server-sent event. In a stream of events the last one for which the closure returns a cost counts. The
+    /// charge is settled when the body ends or is dropped, for example because the client has gone away. If no value had a cost until
+    /// then, or the body is compressed, of another type or has more than 1 MiB (a stream: in one event), the charge stays as it is.
+    ///
+    /// ```
+    /// # use tidegate_limiter::{KeyedLimiter, Policy};
+    /// # use tidegate_tower::{RateLimitLayer, key::Header};
+    /// let tokens = KeyedLimiter::new(Policy::sliding_window("100000/1m".parse()?))?;
+    /// let layer: RateLimitLayer = RateLimitLayer::builder(tokens, Header::named("x-api-key"))
+    ///     .cost(|_| 4_000) // the estimate
+    ///     .cost_from_json(|answer| answer.pointer("/usage/total_tokens")?.as_u64()?.try_into().ok())
+    ///     .build();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "json")]
+    pub fn cost_from_json(
+        self,
+        cost: impl Fn(&serde_json::Value) -> Option<u32> + Send + Sync + 'static,
+    ) -> Self {
+        self.this(|rule| rule.settle = Settle::Json(Arc::new(cost)))
+    }
+
     /// The service says the actual cost for this limit: it writes it into the [`Bill`](crate::Bill) in the request's
     /// extensions before the response's body ends. Otherwise the same as [`cost_from_response`](Self::cost_from_response).
     pub fn billed(mut self) -> Self {
@@ -226,6 +258,14 @@ impl<C: Timer + 'static> Builder<C> {
     /// Which responses report the limits (default: [`Tell::Always`]).
     pub fn tell(mut self, tell: Tell) -> Self {
         self.0.tell = tell;
+        self
+    }
+
+    /// Also sends the header fields of a provider of language models, for limits with such [names](Self::name): see
+    /// [`Vendor::fields`](crate::Vendor::fields).
+    #[cfg(feature = "vendors")]
+    pub fn vendor_headers(mut self, vendor: crate::Vendor) -> Self {
+        self.0.vendor = Some(vendor);
         self
     }
 

@@ -55,9 +55,9 @@
 //!
 //! # Costs that are known later
 //!
-//! [`Builder::cost`] is taken before the call. [`Builder::cost_from_response`], [`Builder::cost_per_bytes`] and
-//! [`Builder::billed`] (for costs that only the service knows, such as the tokens of a language model's answer) refund or
-//! charge the difference afterwards, even if it does not fit. Units above the limit are debt: requests are denied until time has
+//! [`Builder::cost`] is taken before the call. [`Builder::cost_from_response`], [`Builder::cost_per_bytes`],
+//! `Builder::cost_from_json` (feature `json`: a document or a stream has the cost, such as the tokens of a language model's answer) and
+//! [`Builder::billed`] (for costs that only the service knows) refund or charge the difference afterwards, even if it does not fit. Units above the limit are debt: requests are denied until time has
 //! repaid it, also those with a cost of 0. So a cost of 0 before the call admits while no more is in use than the limit.
 //!
 //! # Responses
@@ -65,7 +65,7 @@
 //! * A denied request gets 429 with a problem document, or `RESOURCE_EXHAUSTED` with `RetryInfo`. `Retry-After`, in whole
 //!   seconds rounded up, is set if the wait is known. [`Builder::on_denial`] replaces the response.
 //! * `RateLimit-Policy` and `RateLimit` report the state of each limit (see [`headers`]); [`Builder::old_headers`] adds
-//!   `X-RateLimit-Limit` and its siblings. [`Builder::tell`] selects which responses have these headers.
+//!   `X-RateLimit-Limit` and its siblings, and `Builder::vendor_headers` (feature `vendors`) those of a provider of language models. [`Builder::tell`] selects which responses have these headers.
 //! * A request without a key gets 500, and the log says why and what to do; see [`NoKey`].
 //! * If the store is down, a shared limit acts as its `on_error` says. If it fails closed, the response is 503.
 //!
@@ -108,6 +108,10 @@ mod shared;
 mod signals;
 mod time;
 mod told;
+#[cfg(feature = "json")]
+mod usage;
+#[cfg(feature = "vendors")]
+mod vendor;
 
 pub use answer::{Reason, Refusal};
 pub use bill::Bill;
@@ -123,3 +127,5 @@ pub use layer::{Builder, NoKey, RateLimitLayer};
 pub use limit::{IntoLimit, Limit};
 pub use service::RateLimit;
 pub use told::{Name, Tell};
+#[cfg(feature = "vendors")]
+pub use vendor::{UnknownVendor, Vendor};

@@ -10,7 +10,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::ValueEnum;
 use tidegate_core::parse_duration;
 use tidegate_server::{
-    Options, Timeout, TlsFiles, XdsSource,
+    Options, Timeout, TlsFiles, Vendor, XdsSource,
     envoy::Consume,
     heavy, reservations,
     rules::parse_timeout,
@@ -100,6 +100,11 @@ pub struct Args {
     /// Add the header fields RateLimit and RateLimit-Policy to responses through Envoy
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS")]
     envoy_headers: bool,
+    /// Add the header fields of a provider of language models to answers over HTTP and to Envoy: openai or anthropic
+    ///
+    /// They report the limits whose names are or end with requests, tokens, input-tokens or output-tokens.
+    #[arg(long, value_name = "VENDOR", env = "TIDEGATE_VENDOR_HEADERS")]
+    vendor_headers: Option<Vendor>,
     /// The server's certificate, in PEM with its intermediate certificates: all listeners then use TLS
     ///
     /// TLS 1.2 and 1.3; HTTP/2 by ALPN. Certificate, key and authority are reloaded when a file changes, and on SIGHUP;
@@ -467,6 +472,7 @@ impl Args {
                 ConsumeOption::Each => Consume::Each,
             },
             envoy_headers: self.envoy_headers,
+            vendor_headers: self.vendor_headers,
             rules: self.rules.clone(),
             rules_writable: self.rules_writable,
             max_keys: self.max_keys as usize,

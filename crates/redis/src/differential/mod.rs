@@ -6,6 +6,7 @@ mod charges;
 mod clock_steps;
 mod holders;
 mod refunds;
+mod reservations;
 mod versions;
 mod writers;
 

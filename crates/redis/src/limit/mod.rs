@@ -7,6 +7,7 @@ mod joint;
 mod local;
 mod mode;
 mod permit;
+mod reserve;
 mod shared;
 mod sweep;
 
@@ -15,5 +16,6 @@ pub use builder::{LimitBuilder, LimitError};
 pub use joint::{Part, acquire_all};
 pub use mode::{Mode, OnError};
 pub use permit::Permit;
+pub use reserve::{Corrected, Correction, Reserved, ReservedSlots};
 pub use shared::SharedLimit;
 pub use sweep::Sweeper;

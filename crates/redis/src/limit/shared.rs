@@ -370,12 +370,26 @@ impl SharedLimit {
         let (store, monitor, whole) = (&self.0.store, self.monitor(), self.redis_key(&key));
         let shard = monitor.shard_of(&whole);
         monitor.admit(shard)?;
-        let script = Script::new("return redis.call('DEL', KEYS[1])".to_owned());
-        monitor.call(shard, &script, &[&whole], &[] as &[&[u8]], self.deadline(), true).await?;
-        if let Some(tag) = self.denial_tag(&whole) {
-            store.denials().forget(tag);
-        }
+        let script = &store.batcher().scripts.reset;
+        let keys = [whole, self.reset_key(&key)];
+        monitor.call(shard, script, &keys, &[] as &[&[u8]], self.deadline(), true).await?;
+        self.forget_denial(&key);
         self.announce(Kind::Reset, &key).await
+    }
+
+    /// The key that says when a key was last reset.
+    pub(super) fn reset_key(&self, key: impl Key) -> Vec<u8> {
+        let text = format!("{}:reset:", self.monitor().runner.connector.prefix());
+        let whole = self.redis_key(key);
+        let name = String::from_utf8_lossy(&whole).into_owned();
+        beside(&whole, &text, &name)
+    }
+
+    /// Asks the store again about a key.
+    pub(super) fn forget_denial(&self, key: impl Key) {
+        if let Some(tag) = self.denial_tag(&self.redis_key(key)) {
+            self.0.store.denials().forget(tag);
+        }
     }
 
     /// Has every node, including this one, give back or drop what it holds for a key.

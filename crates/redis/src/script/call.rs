@@ -81,6 +81,40 @@ pub fn joint_arguments<'a>(requests: impl Iterator<Item = (&'a Plan, u32)>, take
         .collect()
 }
 
+/// One limit of a reservation: its plan, the cost, and whether it is a shadow limit.
+pub type Reserved<'a> = (&'a Plan, u32, bool);
+
+/// The arguments of `reserve.lua`, after its keys. `text` is empty for an extension.
+pub fn reserve_arguments<'a>(
+    parts: impl Iterator<Item = Reserved<'a>> + Clone,
+    (text, ttl, most): (&[u8], Nanos, usize),
+    id: &str,
+) -> Vec<Vec<u8>> {
+    let places = parts.clone().flat_map(|(plan, ..)| plan.place()).collect();
+    let part = |(plan, cost, is_shadow): Reserved<'a>| {
+        let letter = plan.kind().letter();
+        let letter = if is_shadow { letter.to_ascii_uppercase() } else { letter.to_owned() };
+        [letter.into_bytes(), plan.numbers().to_vec(), cost.to_string().into_bytes()]
+    };
+    let ttl = ttl.get().div_ceil(1_000).to_string().into_bytes();
+    let rest = [text.to_vec(), ttl, most.to_string().into_bytes(), places, id.into()];
+    parts.flat_map(part).chain(rest).collect()
+}
+
+/// The arguments of `correct.lua`, after its keys. Each part has its position in the reservation, from 0, and the actual cost.
+pub fn correct_arguments<'a>(
+    parts: impl Iterator<Item = (usize, &'a Plan, u32)>,
+    expires: bool,
+    id: &str,
+) -> Vec<Vec<u8>> {
+    let part = |(at, plan, actual): (usize, &Plan, u32)| {
+        let (actual, field) = (actual.to_string().into_bytes(), (at + 1).to_string().into_bytes());
+        [plan.kind().letter().into(), plan.lease_numbers(), actual, field, plan.place().to_vec()]
+    };
+    let act: &[u8] = if expires { b"expire" } else { b"settle" };
+    parts.flat_map(part).chain([act.to_vec(), id.into()]).collect()
+}
+
 /// The command that calls a script: by its SHA, or with its text if the server does not know the script.
 pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
     script: &Script,
@@ -133,6 +167,28 @@ pub fn time(reply: &Value) -> Option<Nanos> {
         _ => return None,
     };
     Some(Nanos::from_micros(micros))
+}
+
+/// The word with which a script about a reservation replies if it did nothing.
+pub fn word(reply: &Value) -> Option<&str> {
+    match reply {
+        Value::Array(parts) => match &parts[..] {
+            [_, _, Value::BulkString(word)] => str::from_utf8(word).ok(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The third part of a reply, if it is a list.
+pub fn list(reply: Value) -> Result<Vec<Value>, StoreError> {
+    match reply {
+        Value::Array(mut parts) if parts.len() == 3 => match parts.pop() {
+            Some(Value::Array(list)) => Ok(list),
+            _ => Err(StoreError::BadReply),
+        },
+        _ => Err(StoreError::BadReply),
+    }
 }
 
 fn number(value: &Value) -> Option<u64> {

@@ -27,6 +27,14 @@ const CHANGE: &str = include_str!("lua/change.lua");
 const REFUND_LOG: &str = include_str!("lua/refund_log.lua");
 const CHARGE_LOG: &str = include_str!("lua/charge_log.lua");
 const REFUND_PERMITS: &str = include_str!("lua/refund_permits.lua");
+const GIVE_BACK_LOG: &str = include_str!("lua/give_back_log.lua");
+const RESERVE: &str = include_str!("lua/reserve.lua");
+const RECORD: &str = include_str!("lua/record.lua");
+const CORRECT: &str = include_str!("lua/correct.lua");
+const DUE: &str = include_str!("lua/due.lua");
+const RESET: &str = include_str!("lua/reset.lua");
+/// The reply of joint decisions and reservations.
+const REPLY: &str = "return {time[1], time[2], replies}\n";
 
 /// The algorithm of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,6 +147,14 @@ pub struct Scripts {
     pub joint: Arc<Script>,
     /// Gives back or renews the permits of one holder.
     pub settle: Arc<Script>,
+    /// A joint decision whose units are recorded.
+    pub reserve: Arc<Script>,
+    /// Corrects the units of a reservation.
+    pub correct: Arc<Script>,
+    /// Lists the reservations whose time is over.
+    pub due: Arc<Script>,
+    /// Forgets what a key has used.
+    pub reset: Arc<Script>,
 }
 
 impl Scripts {
@@ -167,7 +183,7 @@ impl Scripts {
         let lease = |kind: Kind| {
             let source = kind.source();
             if kind == Kind::Log {
-                return Some(script(format!("{clock}{}{LEASE_LOG}", log_of(source))));
+                return Some(script(format!("{clock}{}{GIVE_BACK_LOG}{LEASE_LOG}", log_of(source))));
             }
             let ahead = kind.ahead()?;
             Some(script(format!(
@@ -199,11 +215,18 @@ impl Scripts {
                  local _, _, _, change = (function()\n{ahead}end)()\nlocal charges = true\n{CHANGE}"
             )))
         };
-        let values: String = Kind::VALUES.into_iter().map(algorithm).collect();
-        let joint = format!(
-            "{clock}{VALUE}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n\
-             algorithms.p = (function()\n{PERMITS}end)()\n{JOINT}"
-        );
+        let several = |of_value: fn(Kind) -> String| {
+            let values: String = Kind::VALUES.into_iter().map(of_value).collect();
+            format!(
+                "{clock}{VALUE}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n\
+                 algorithms.p = (function()\n{PERMITS}end)()\n"
+            )
+        };
+        let deciding = several(algorithm);
+        let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
+        let reserve = format!("{deciding}{RESERVE}{JOINT}{RECORD}{REPLY}");
+        let correct =
+            format!("{}local log_of = algorithms.g\n{GIVE_BACK_LOG}{CORRECT}", several(algorithm_ahead));
         Self {
             batches: Kind::ALL.map(batch),
             leases: Kind::ALL.map(lease),
@@ -211,6 +234,10 @@ impl Scripts {
             charges: Kind::ALL.map(charge),
             joint: script(joint),
             settle: script(format!("{clock}{}{SETTLE}", log_of(PERMITS))),
+            reserve: script(reserve),
+            correct: script(correct),
+            due: script(format!("{clock}{DUE}")),
+            reset: script(format!("{clock}{RESET}")),
         }
     }
 
@@ -246,5 +273,20 @@ fn algorithm(kind: Kind) -> String {
     format!(
         "do local prepare, decide, adopt = (function()\n{source}end)()\n\
          algorithms.{letter} = {{prepare = prepare, decide = decide, adopt = adopt}} end\n"
+    )
+}
+
+/// An algorithm that gives back to a value and charges it, for `correct.lua`.
+fn algorithm_ahead(kind: Kind) -> String {
+    let (source, letter) = (kind.source(), kind.letter());
+    // Nothing goes back to a leaky bucket.
+    let (ahead, give_back) = match (kind.ahead(), Kind::TokenBucket.ahead()) {
+        (Some(ahead), _) => (ahead, "give_back"),
+        (None, bucket) => (bucket.unwrap_or_default(), "nil"),
+    };
+    format!(
+        "do local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
+         local _, _, give_back, charge = (function()\n{ahead}end)()\n\
+         algorithms.{letter} = {{prepare = prepare, adopt = adopt, give_back = {give_back}, charge = charge}} end\n"
     )
 }

@@ -20,6 +20,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use tidegate_core::Nanos;
 use tidegate_limiter::{Estimate, Estimates};
+use tidegate_redis::StoreError;
 
 /// The default maximum number of reservations that are open, or remembered after their end.
 pub const MOST_RESERVATIONS: usize = 100_000;
@@ -31,10 +32,10 @@ const REMEMBERED: Nanos = Nanos::from_secs(60);
 
 /// Identifies a reservation: 128 random bits, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Id(u128);
+pub(crate) struct Id(pub u128);
 
 impl Id {
-    fn random() -> Option<Self> {
+    pub fn random() -> Option<Self> {
         let mut bytes = [0; 16];
         SystemRandom::new().fill(&mut bytes).ok()?;
         Some(Self(u128::from_le_bytes(bytes)))
@@ -90,13 +91,20 @@ pub enum ReservationError {
     /// There are more than [`MOST_PARTS`] limits.
     #[error("a reservation can have {MOST_PARTS} limits at most")]
     TooManyParts,
-    /// The limit is shared over a store.
+    /// Some limits are in the store, others in memory.
+    #[error("some of these limits are in the store and others in memory: reserve them separately")]
+    Mixed,
+    /// A limit in the store occurs twice with one key.
+    #[error("a limit occurs twice with one key: add up its costs")]
+    Twice,
+    /// The store did not reply.
     #[error(
-        "limit `{limit}` is kept in the store, where estimates cannot be reserved: charge it after the work"
+        "the store did not carry this out, or its reply was lost: {why}; try again (a settlement counts once, and a lost reservation expires)"
     )]
-    InStore {
-        /// The limit's name.
-        limit: String,
+    NoAnswer {
+        /// The store client's error.
+        #[source]
+        why: StoreError,
     },
     /// The system has no random numbers.
     #[error("the system gave no random number for an id")]
@@ -163,6 +171,11 @@ impl Reservations {
     /// How many are open or remembered.
     pub fn len(&self) -> usize {
         self.kept().by_id.len()
+    }
+
+    /// The maximum number.
+    pub fn most(&self) -> usize {
+        self.most
     }
 
     /// Whether there is room for another one.
@@ -283,6 +296,19 @@ impl Kept {
         }
         self.due.insert((due, id));
     }
+}
+
+/// The limits, the keys, and whether units go back on expiry, as a record in the store has them.
+pub(crate) fn text_of(parts: &[Part]) -> Vec<u8> {
+    let written: Vec<_> = parts.iter().map(|part| (&part.limit, &part.key, part.is_released)).collect();
+    serde_json::to_vec(&written).unwrap_or_default()
+}
+
+/// The parts of a record's text, without their estimates, which the record has.
+pub(crate) fn parts_of(text: &[u8]) -> Option<Vec<Part>> {
+    let written: Vec<(Box<str>, Box<[u8]>, bool)> = serde_json::from_slice(text).ok()?;
+    let part = |(limit, key, is_released)| Part { limit, key, taken: Estimates::default(), is_released };
+    Some(written.into_iter().map(part).collect())
 }
 
 /// A part as the state file has it.

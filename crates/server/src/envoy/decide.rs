@@ -1,10 +1,13 @@
 //! Decides on a request's descriptors through the server's one decision path.
 
-use std::{fmt, sync::Arc};
+mod reserve;
 
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use tidegate_core::{Decision, Nanos};
-use tidegate_tower::headers;
+use tidegate_tower::{Vendor, headers};
 
 use crate::{
     decide::{
@@ -38,6 +41,8 @@ pub struct DescriptorService {
     consume: Consume,
     /// Whether answers include header fields for the response.
     headers: bool,
+    /// The provider of language models whose header fields they also include.
+    vendor: Option<Vendor>,
     overrides: Overrides,
 }
 
@@ -77,7 +82,13 @@ enum Place {
 impl DescriptorService {
     /// Decides with the limits of this service.
     pub fn new(service: Arc<Service>, consume: Consume, headers: bool) -> Self {
-        Self { service, consume, headers, overrides: Overrides::default() }
+        Self { service, consume, headers, vendor: None, overrides: Overrides::default() }
+    }
+
+    /// The same, with answers that also include the header fields of a provider of language models.
+    #[must_use]
+    pub fn with_vendor(self, vendor: Option<Vendor>) -> Self {
+        Self { vendor, ..self }
     }
 
     /// The service with the limits.
@@ -294,11 +305,20 @@ impl DescriptorService {
                 }
             });
         }
-        let headers = if policies.is_empty() {
+        let mut headers: Vec<(Cow<'static, str>, String)> = if policies.is_empty() {
             Vec::new()
         } else {
-            vec![("ratelimit-policy", policies), ("ratelimit", states)]
+            vec![("ratelimit-policy".into(), policies), ("ratelimit".into(), states)]
         };
+        if let Some(vendor) = self.vendor {
+            let told = places.iter().filter_map(|place| match place {
+                Place::Limited(found) => Some((found.limit.spec().name.as_str(), found.decision.as_ref()?)),
+                _ => None,
+            });
+            let text = |value: HeaderValue| value.to_str().unwrap_or_default().to_owned();
+            let fields = vendor.fields(told, now).into_iter();
+            headers.extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
+        }
         Answer { is_over, statuses, metadata, headers }
     }
 }
@@ -317,7 +337,7 @@ impl Found {
 
     /// Whether this limit denied and its rule may deny.
     fn denies(&self) -> bool {
-        self.act == Act::Take
+        matches!(self.act, Act::Take | Act::Peek)
             && !self.limit.spec().shadow
             && self.decision.is_some_and(|decision| decision.is_denied())
     }
@@ -370,7 +390,7 @@ impl Found {
         now: Nanos,
     ) {
         let (Some(rule), Some(decision)) = (self.rule, &self.decision) else { return };
-        if self.act != Act::Take || (is_uncharged && !decision.is_denied()) {
+        if !matches!(self.act, Act::Take | Act::Charge) || (is_uncharged && !decision.is_denied()) {
             return;
         }
         let found = Match { rule: &descriptors.domains.rules()[rule], index: rule };

@@ -1,6 +1,6 @@
 //! Envoy's requests and the answers, independent of the wire format.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use super::{Entry, Override, Unit};
 use crate::decide::refusal::Refusal;
@@ -39,7 +39,7 @@ pub struct Answer {
     /// The metadata of the rules that applied. If several have the same name, the first rule wins.
     pub metadata: Vec<(String, String)>,
     /// Header fields for the response, if enabled.
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: Vec<(Cow<'static, str>, String)>,
 }
 
 /// The outcome for one descriptor.

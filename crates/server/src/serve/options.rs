@@ -3,6 +3,7 @@
 use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 
 use tidegate_redis::Timeout;
+use tidegate_tower::Vendor;
 
 use crate::{
     decide::{reservations::MOST_RESERVATIONS, throttle::ThrottleAllowed},
@@ -57,6 +58,8 @@ pub struct Options {
     pub envoy_consume: Consume,
     /// Whether Envoy adds the header fields `RateLimit` and `RateLimit-Policy` to responses.
     pub envoy_headers: bool,
+    /// The provider of language models whose header fields answers over HTTP and to Envoy also have.
+    pub vendor_headers: Option<Vendor>,
     /// The maximum number of keys of each limit without its own bound.
     pub max_keys: usize,
     /// The maximum bytes for the states of all limits together, divided by use; `None` for the value in the rules, or else
@@ -146,6 +149,7 @@ impl Default for Options {
             envoy_xds: Vec::new(),
             envoy_consume: Consume::default(),
             envoy_headers: false,
+            vendor_headers: None,
             max_keys: 1 << 20,
             max_memory: None,
             top_keys: TOP_KEYS,

@@ -152,7 +152,8 @@ impl Server {
         let loaded = sources.load(keeping)?;
         let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, clock)?);
         let (consume, headers) = (options.envoy_consume, options.envoy_headers);
-        let rates = Arc::new(DescriptorService::new(Arc::clone(&service), consume, headers));
+        let rates = DescriptorService::new(Arc::clone(&service), consume, headers);
+        let rates = Arc::new(rates.with_vendor(options.vendor_headers));
         events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
         if let Some(state) = &state {
             state.restore(&service);
@@ -184,6 +185,7 @@ impl Server {
         let app = Arc::new(App {
             service: Arc::clone(&service),
             rates,
+            vendor: options.vendor_headers,
             metrics,
             events: Arc::clone(&events),
             flow: Arc::new(Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() }),
@@ -410,10 +412,11 @@ async fn divide_memory(service: Arc<Service>) {
 async fn end_what_is_due(service: Arc<Service>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    for tick in 0_u64.. {
         ticks.tick().await;
         service.end_overrides_due();
-        service.expire_reservations();
+        // Every half minute also for servers that have stopped.
+        service.expire_reservations(tick.is_multiple_of(30)).await;
     }
 }
 

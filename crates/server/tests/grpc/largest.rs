@@ -247,6 +247,7 @@ fn call(service: &str) -> (&'static str, Vec<u8>) {
     let name = |field: u8| [&[field << 3 | 2, 0x80, 0x7d][..], &[b'x'; 16_000]].concat();
     match service {
         "envoy.service.ratelimit.v3.RateLimitService" => ("ShouldRateLimit", rls_message()),
+        "kuadrant.service.ratelimit.v1.RateLimitService" => ("Reserve", rls_message()),
         "envoy.service.rate_limit_quota.v3.RateLimitQuotaService" => {
             ("StreamRateLimitQuotas", report_message())
         }

@@ -9,6 +9,7 @@ mod charges;
 mod client;
 #[cfg(feature = "servers")]
 mod interop;
+mod kuadrant;
 mod largest;
 mod quota;
 mod rls;

@@ -152,7 +152,7 @@ struct Answered {
 }
 
 impl AtEnd for Answered {
-    fn data(&mut self, _bytes: usize) {
+    fn data(&mut self, _bytes: &[u8]) {
         self.is_underway = true;
     }
 

@@ -1,9 +1,11 @@
--- One decision over several limits, each key once: all admit and are charged, or none is. ARGV: for each key the kind, the
--- limit's numbers and the cost; and `look` at the end if nothing is to be taken. The reply: the time, and for each key its
--- value before the call (for a log the answer), or 1 for a key of another type, 2 for a value that is not of this limit.
-local replies, parts, admitted, takes = {}, {}, true, ARGV[3 * #KEYS + 1] ~= 'look'
-for i = 1, #KEYS do
-  local kind, numbers = algorithms[ARGV[3 * i - 2]], ARGV[3 * i - 1]
+-- One decision over several limits (`count`), each key once: all admit and are charged, or none is. ARGV: for each key the kind
+-- (a capital letter for a shadow limit, which takes what fits and never denies), the limit's numbers and the cost; and `look` at
+-- the end if nothing is to be taken. The reply: the time, and for each key its value before the call (for a log the answer), or
+-- 1 for a key of another type, 2 for a value that is not of this limit.
+local replies, parts, admitted, takes = {}, {}, true, ARGV[3 * count + 1] ~= 'look'
+for i = 1, count do
+  local letter, numbers = ARGV[3 * i - 2], ARGV[3 * i - 1]
+  local kind, shadow = algorithms[string.lower(letter)], string.find(letter, '%u')
   local part = {kind = kind, p = {struct.unpack('<dddddd', numbers)}}
   part.cost = tonumber(ARGV[3 * i])
   parts[i] = part
@@ -12,9 +14,8 @@ for i = 1, #KEYS do
     if type(wrong) == 'table' then return wrong end
     part.log, replies[i] = log, wrong
     if log then
-      local fits
-      fits, replies[i] = kind.take(part.p, log, part.cost)
-      admitted = admitted and fits
+      part.fits, replies[i] = kind.take(part.p, log, part.cost)
+      admitted = admitted and (part.fits or shadow)
     end
   else
     local size, before = kind.prepare(part.p), redis.pcall('GET', KEYS[i])
@@ -28,7 +29,8 @@ for i = 1, #KEYS do
         before = foreign(part.there)
       else
         part.after, part.head, part.was = kind.decide(part.p, before, part.cost)
-        admitted = admitted and part.after
+        part.fits = part.after
+        admitted = admitted and (part.fits or shadow)
       end
     end
     replies[i] = before
@@ -39,10 +41,9 @@ if admitted and takes then
   for i, part in ipairs(parts) do
     if part.log then
       part.kind.close(part.p, part.log)
-    elseif part.cost > 0 then
+    elseif part.fits and part.cost > 0 then
       local value = part.as_is and part.after or whole(replies[i], part.after)
       put(part.p, KEYS[i], part.there, value, part.head, part.as_is and part.there and part.was)
     end
   end
 end
-return {time[1], time[2], replies}

@@ -125,6 +125,16 @@ impl Plan {
         &self.shape
     }
 
+    /// Identifies where units of this limit count: units of a reservation return only if it is the same as when they were taken. A
+    /// bucket's units have no time, so it includes the bucket's rate.
+    pub(crate) fn place(&self) -> [u8; 8] {
+        let mut place = sha1_smol::Sha1::from(&self.shape);
+        if matches!(self.layout, Layout::Bucket { .. }) {
+            place.update(&self.numbers);
+        }
+        place.digest().bytes().first_chunk().copied().unwrap_or_default()
+    }
+
     /// For permits, how long after it was taken a permit expires.
     #[must_use]
     pub const fn hold(&self) -> Option<Nanos> {

@@ -18,6 +18,7 @@ mod question;
 mod readiness;
 mod recording;
 mod reserve;
+mod reserve_in_store;
 
 use std::{sync::Arc, time::Duration};
 

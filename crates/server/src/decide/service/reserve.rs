@@ -1,11 +1,16 @@
-//! Reservations over the limits in memory: reserve, extend, settle, cancel, and the end of those that expire.
+//! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store: reserve, extend, settle, cancel, and the end of those that expire.
 
 use tidegate_core::Nanos;
-use tidegate_limiter::Estimate;
+use tidegate_limiter::{Estimate, Estimates};
 
-use super::{Answer, Ask, JointAnswer, Refusal, Resolved, Service, resolve};
+use super::{
+    Answer, Ask, JointAnswer, Refusal, Resolved, Service, reserve_in_store::reserved_in_store, resolve,
+};
 use crate::{
-    decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError, Reservations},
+    decide::{
+        limits::Limit,
+        reservations::{Ending, Id, MOST_PARTS, Part, ReservationError, Reservations},
+    },
     rules::OnExpiry,
 };
 
@@ -19,7 +24,8 @@ impl Service {
     /// nothing was taken.
     ///
     /// # Errors
-    /// As [`acquire_all`](Self::acquire_all); also for a limit in the store, and if there are too many reservations or limits.
+    /// As [`acquire_all`](Self::acquire_all); also if there are too many reservations or limits, if only some of the limits are in the
+    /// store, and if the store does not reply.
     pub(crate) async fn reserve(
         &self,
         asks: &[Ask<'_>],
@@ -30,32 +36,32 @@ impl Service {
         if asks.len() > MOST_PARTS {
             return Err(refuse(ReservationError::TooManyParts));
         }
-        self.reservations.has_room().map_err(refuse)?;
         let mut places = Vec::with_capacity(asks.len());
+        let mut stored = 0;
         for (at, ask) in asks.iter().enumerate() {
             let limits = self.limits();
             let Resolved { limit, key } =
                 resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?;
             places.push(limit.limiter().place(key));
-            if limit.store().is_some() {
-                let limit = limit.spec().name.clone();
-                return Err((at, Refusal::Reservation(ReservationError::InStore { limit })));
-            }
+            stored += usize::from(limit.store().is_some());
         }
+        match self.store() {
+            Some(store) if stored == asks.len() => {
+                return Box::pin(self.reserve_in_store(store.store(), asks, ttl, now)).await;
+            }
+            _ if stored > 0 => return Err(refuse(ReservationError::Mixed)),
+            _ => {}
+        }
+        self.reservations.has_room().map_err(refuse)?;
         let joint = self.acquire_all(asks, now).await?;
         if !joint.is_allowed() {
             return Ok((joint, None));
         }
         let part = |((answer, ask), &place): ((&Answer, &Ask<'_>), &u64)| {
-            let spec = answer.limit.spec();
             // A shadow limit that would deny has taken nothing.
             let cost = if answer.decision.is_allowed() { ask.cost } else { 0 };
-            Part {
-                limit: spec.name.as_str().into(),
-                key: answer.key.as_slice().into(),
-                taken: Estimate { cost, taken: now, place }.into(),
-                is_released: spec.on_expiry == OnExpiry::Release || !spec.policy.algorithm.limits_rate(),
-            }
+            let estimate = Estimate { cost, taken: now, place };
+            Part { taken: estimate.into(), ..reserved_part(&answer.limit, &answer.key) }
         };
         let parts: Vec<Part> = joint.answers.iter().zip(asks).zip(&places).map(part).collect();
         match self.reservations.add(&parts, ttl, now) {
@@ -67,13 +73,31 @@ impl Service {
         }
     }
 
+    /// The limits and keys of a reservation; empty if it was made here and is done.
+    ///
+    /// # Errors
+    /// If it is unknown, or the store does not reply.
+    pub(crate) async fn reserved(&self, id: Id) -> Result<Vec<Part>, ReservationError> {
+        match (self.reservations.parts(id), self.store()) {
+            (Err(ReservationError::Unknown), Some(store)) => {
+                Box::pin(reserved_in_store(store.store(), id)).await
+            }
+            (found, _) => found,
+        }
+    }
+
     /// Takes more for a reservation, one cost for each of its limits, and lets it live for its time from now. If a limit denies,
     /// nothing was taken and the reservation stays as it was.
     ///
     /// # Errors
     /// If the reservation is unknown or has ended, the number of costs is wrong, or a limit is gone.
     pub(crate) async fn extend(&self, id: Id, costs: &[u32], now: Nanos) -> Result<JointAnswer, Refusal> {
-        let parts = self.reservations.parts(id).map_err(Refusal::Reservation)?;
+        let parts = match (self.reservations.parts(id), self.store()) {
+            (Err(ReservationError::Unknown), Some(store)) => {
+                return Box::pin(self.extend_in_store(store.store(), id, costs, now)).await;
+            }
+            (found, _) => found.map_err(Refusal::Reservation)?,
+        };
         if parts.is_empty() {
             return Err(Refusal::Reservation(ReservationError::Ended));
         }
@@ -108,12 +132,20 @@ impl Service {
     /// nothing was done. Returns whether this was the first time.
     ///
     /// # Errors
-    /// If the reservation is unknown or the number of costs is wrong.
-    pub(crate) fn settle(&self, id: Id, costs: Option<&[u32]>, now: Nanos) -> Result<bool, ReservationError> {
-        let Some(Ending { mut parts, is_late }) = self.reservations.end(id, costs.map(<[u32]>::len), now)?
-        else {
-            return Ok(false);
+    /// If the reservation is unknown, the number of costs is wrong, or the store does not reply.
+    pub(crate) async fn settle(
+        &self,
+        id: Id,
+        costs: Option<&[u32]>,
+        now: Nanos,
+    ) -> Result<bool, ReservationError> {
+        let ending = match (self.reservations.end(id, costs.map(<[u32]>::len), now), self.store()) {
+            (Err(ReservationError::Unknown), Some(store)) => {
+                return Box::pin(self.settle_in_store(store.store(), id, costs, now)).await;
+            }
+            (ending, _) => ending?,
         };
+        let Some(Ending { mut parts, is_late }) = ending else { return Ok(false) };
         for part in parts.iter_mut().filter(|part| is_late && part.is_released) {
             part.taken = Estimate { cost: 0, taken: now, place: 0 }.into();
         }
@@ -121,10 +153,14 @@ impl Service {
         Ok(true)
     }
 
-    /// Releases what reservations hold that have expired, and forgets those that ended some time ago.
-    pub(crate) fn expire_reservations(&self) {
+    /// Releases what reservations hold that have expired, and forgets those that ended some time ago. `everywhere` also looks for
+    /// those in the store that only other servers have seen.
+    pub(crate) async fn expire_reservations(&self, everywhere: bool) {
         let now = self.now();
         self.settle_parts(self.reservations.expire(now), None, now);
+        if let Some(store) = self.store() {
+            self.expire_in_store(store, everywhere, now).await;
+        }
     }
 
     fn settle_parts(&self, parts: Vec<Part>, costs: Option<&[u32]>, now: Nanos) {
@@ -143,5 +179,16 @@ impl Service {
             let is_rate = limit.spec().policy.algorithm.limits_rate();
             limit.count_settled(&part.key, estimated, if is_rate { actual } else { 0 }, now);
         }
+    }
+}
+
+/// A limit and a key of a reservation, with nothing taken yet.
+pub(super) fn reserved_part(limit: &Limit, key: &[u8]) -> Part {
+    let spec = limit.spec();
+    Part {
+        limit: spec.name.as_str().into(),
+        key: key.into(),
+        taken: Estimates::default(),
+        is_released: spec.on_expiry == OnExpiry::Release || !spec.policy.algorithm.limits_rate(),
     }
 }

@@ -17,7 +17,7 @@ use tokio::{
 use tonic::codegen::Service as _;
 
 use super::{
-    Shared,
+    Shared, kuadrant,
     rlqs::{self, Quotas},
 };
 use crate::{
@@ -40,6 +40,7 @@ const START: Nanos = Nanos::from_secs(1_700_049_600);
 #[doc(hidden)]
 pub struct InProcess {
     runtime: Runtime,
+    shared: Shared,
     rls: RateLimitServiceServer<Shared>,
     rlqs: RateLimitQuotaServiceServer<Quotas>,
     clock: Arc<ManualClock>,
@@ -63,9 +64,10 @@ impl InProcess {
         runtime.spawn(rlqs::assign(Arc::clone(&service), Arc::default(), reports, stopping));
         let door = Door::new(Arc::new(Access::open(None, false).expect("no file")), true);
         let rates = Arc::new(DescriptorService::new(service, Consume::default(), true));
-        let rls = RateLimitServiceServer::new(Shared { rates, stats: Arc::default(), door, telemetry: None });
+        let shared = Shared { rates, stats: Arc::default(), door, telemetry: None };
+        let rls = RateLimitServiceServer::new(shared.clone());
         let rlqs = RateLimitQuotaServiceServer::new(Quotas::new(events));
-        Self { runtime, rls, rlqs, clock, _stop: stop }
+        Self { runtime, shared, rls, rlqs, clock, _stop: stop }
     }
 
     /// Moves the clock on.
@@ -80,6 +82,13 @@ impl InProcess {
         self.runtime.block_on(read(answer))
     }
 
+    /// Calls a method of Kuadrant's service. Returns the gRPC status and the answer's bytes.
+    pub fn kuadrant(&mut self, method: &str, message: &[u8]) -> (i32, Vec<u8>) {
+        let path = format!("/{}/{method}", kuadrant::SERVICE_NAME);
+        let answer = kuadrant::call(self.shared.clone(), 1 << 20, request(&path, [message]));
+        self.runtime.block_on(async { read(async { Ok::<_, std::convert::Infallible>(answer.await) }).await })
+    }
+
     /// Sends these messages over one stream of `StreamRateLimitQuotas`, and reads until it ends.
     pub fn stream_quotas<'m>(&mut self, messages: impl IntoIterator<Item = &'m [u8]>) -> (i32, Vec<u8>) {
         let answer = self.rlqs.call(request(RLQS, messages));
@@ -88,7 +97,7 @@ impl InProcess {
 }
 
 /// A call of a client that may do everything.
-fn request<'m>(path: &'static str, messages: impl IntoIterator<Item = &'m [u8]>) -> Request<Full<Bytes>> {
+fn request<'m>(path: &str, messages: impl IntoIterator<Item = &'m [u8]>) -> Request<Full<Bytes>> {
     let mut body = Vec::new();
     for message in messages {
         body.push(0);

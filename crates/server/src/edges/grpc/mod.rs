@@ -1,7 +1,8 @@
-//! gRPC: Envoy's rate limit services and `grpc.health.v1`.
+//! gRPC: Envoy's rate limit services, Kuadrant's, and `grpc.health.v1`.
 //!
 //! ```text
 //! serve ─ HTTP/2 connections, their bounds ─► routes ─┬─► rls     ShouldRateLimit
+//!                                                     ├─► kuadrant  check, report, reserve, commit
 //!                                                     ├─► rlqs    StreamRateLimitQuotas
 //!                                                     ├─► health  of the process and its store
 //!                                                     └─► reflection  of the services and their messages
@@ -11,6 +12,7 @@
 
 mod health;
 mod in_process;
+mod kuadrant;
 mod messages;
 mod reflection;
 mod rlqs;

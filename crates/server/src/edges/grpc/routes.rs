@@ -18,6 +18,7 @@ use tonic_health::pb::health_server::{Health, HealthServer, SERVICE_NAME as HEAL
 
 use super::{
     Shared,
+    kuadrant::{self, SERVICE_NAME as KUADRANT},
     messages::{Limits, Memory},
     reflection::Reflection,
     rlqs::Quotas,
@@ -53,6 +54,7 @@ pub(super) struct Routes<H> {
     strangers: Strangers,
     service: Arc<Service>,
     telemetry: Option<Arc<Telemetry>>,
+    shared: Shared,
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
     rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
     health: TowerToHyperService<HealthServer<H>>,
@@ -66,13 +68,14 @@ impl<H: Health> Routes<H> {
         let door = shared.door.clone();
         let (service, telemetry) = (Arc::clone(shared.rates.service()), shared.telemetry.clone());
         let stats = Arc::clone(&shared.stats);
-        let rls = RateLimitServiceServer::new(shared).max_decoding_message_size(REQUEST.size);
+        let rls = RateLimitServiceServer::new(shared.clone()).max_decoding_message_size(REQUEST.size);
         let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(REPORT.size);
         Self {
             door,
             strangers,
             service,
             telemetry,
+            shared,
             rls: TowerToHyperService::new(rls),
             rlqs: TowerToHyperService::new(rlqs),
             health: TowerToHyperService::new(health),
@@ -147,7 +150,7 @@ impl<H: Health> Routes<H> {
                 return Ok(status.into_http());
             }
         };
-        let (is_rls, is_quota) = (name == SERVICE_NAME, name == QUOTA);
+        let (is_rls, is_quota, is_kuadrant) = (name == SERVICE_NAME, name == QUOTA, name == KUADRANT);
         let reflection = self.reflection.service(name);
         request.extensions_mut().insert(rights);
         let late = |_| {
@@ -159,6 +162,10 @@ impl<H: Health> Routes<H> {
                 .await
                 .unwrap_or_else(late);
         }
+        if is_kuadrant {
+            let call = kuadrant::call(self.shared.clone(), REQUEST.size, self.memory.bound(REQUEST, request));
+            return timeout(CALL_TIME, call).await.map_or_else(late, Ok);
+        }
         if is_quota {
             return timeout(CALL_TIME, self.rlqs.call(self.memory.bound(REPORT, request)))
                 .await
@@ -169,7 +176,8 @@ impl<H: Health> Routes<H> {
                 .await
                 .unwrap_or_else(late);
         }
-        let what = format!("the services are {SERVICE_NAME}, {QUOTA}, {HEALTH} and grpc.reflection");
+        let what =
+            format!("the services are {SERVICE_NAME}, {KUADRANT}, {QUOTA}, {HEALTH} and grpc.reflection");
         Ok(Status::unimplemented(what).into_http())
     }
 }

@@ -1,5 +1,7 @@
 //! Converts Envoy's messages to questions, and answers to Envoy's messages.
 
+use std::borrow::Cow;
+
 use envoy_types::pb::{
     envoy::{
         config::core::v3::HeaderValue,
@@ -21,7 +23,8 @@ pub(super) fn question(request: &RateLimitRequest) -> Question<'_> {
     Question { domain: &request.domain, hits: request.hits_addend.into(), descriptors }
 }
 
-fn descriptor(descriptor: &RateLimitDescriptor) -> Descriptor<'_> {
+/// Converts one descriptor.
+pub(super) fn descriptor(descriptor: &RateLimitDescriptor) -> Descriptor<'_> {
     let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
     Descriptor {
         entries: entries.collect(),
@@ -53,8 +56,11 @@ pub(super) fn response(answer: Answer) -> RateLimitResponse {
     let metadata = (!answer.metadata.is_empty()).then(|| Struct {
         fields: answer.metadata.into_iter().map(|(name, value)| (name, text(value))).collect(),
     });
-    let header =
-        |(key, value): (&str, String)| HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() };
+    let header = |(key, value): (Cow<'static, str>, String)| HeaderValue {
+        key: key.into_owned(),
+        value,
+        ..HeaderValue::default()
+    };
     RateLimitResponse {
         overall_code: code(answer.is_over),
         statuses: answer.statuses.into_iter().map(status).collect(),

@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
+use axum::{body::Body, http::Response};
+use tidegate_tower::Vendor;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::{hosts::Hosts, rules_thread::RulesThread, table::Plane};
 use crate::{
     control::flow::Flow,
-    decide::service::Service,
+    decide::service::{Answer, Service},
     envoy::decide::DescriptorService,
     listen::access::Door,
     observe::{
@@ -23,6 +25,8 @@ pub(crate) struct App {
     pub service: Arc<Service>,
     /// Decides on descriptors.
     pub rates: Arc<DescriptorService>,
+    /// The provider of language models whose header fields answers also have.
+    pub vendor: Option<Vendor>,
     pub metrics: Metrics,
     pub events: Arc<Events>,
     /// The reports of programs about their resources, and the rules for them.
@@ -48,6 +52,15 @@ pub(crate) struct App {
 }
 
 impl App {
+    /// Adds the header fields of the provider of language models, if one is chosen.
+    pub fn for_vendor(&self, answers: &[Answer], mut response: Response<Body>) -> Response<Body> {
+        if let Some(vendor) = self.vendor {
+            let told = answers.iter().map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
+            response.headers_mut().extend(vendor.fields(told, self.service.now()));
+        }
+        response
+    }
+
     /// Changes with each load of the access file.
     pub fn access_generation(&self) -> u64 {
         self.doors[Plane::Admin as usize].access().generation()

@@ -80,9 +80,13 @@ impl Problem {
                     ReservationError::NotAnId
                     | ReservationError::Costs { .. }
                     | ReservationError::TooLarge
+                    | ReservationError::Twice
                     | ReservationError::TooManyParts => (StatusCode::BAD_REQUEST, "Not a reservation"),
                     ReservationError::Ended => (StatusCode::CONFLICT, "Reservation ended"),
-                    ReservationError::InStore { .. } => (StatusCode::CONFLICT, "Kept in the store"),
+                    ReservationError::Mixed => (StatusCode::CONFLICT, "Kept in the store"),
+                    ReservationError::NoAnswer { .. } => {
+                        (StatusCode::SERVICE_UNAVAILABLE, "No reply from the store")
+                    }
                     ReservationError::TooMany { .. } | ReservationError::NoId => {
                         (StatusCode::SERVICE_UNAVAILABLE, "No reservation possible")
                     }

@@ -41,34 +41,36 @@ pub(super) async fn run(
             let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
             let (joint, id) = reserved.map_err(place)?;
             let id = id.map(|id| (id.to_string(), ttl));
-            Ok(answer::reserved(&joint, id.as_ref().map(|(id, ttl)| (id.as_str(), *ttl))))
+            let response = answer::reserved(&joint, id.as_ref().map(|(id, ttl)| (id.as_str(), *ttl)));
+            Ok(app.for_vendor(&joint.answers, response))
         }
         Endpoint::Extend => {
             let Costs { id, costs } = ask::read(body)?;
-            let id = owned(app, &id, permitted)?;
+            let id = owned(app, &id, permitted).await?;
             let joint = service.extend(id, &costs, service.now()).await;
-            Ok(answer::all(&joint.map_err(|refusal| Problem::from_refusal(refusal, "#"))?, None))
+            let joint = joint.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            Ok(app.for_vendor(&joint.answers, answer::all(&joint, None)))
         }
         Endpoint::Settle => {
             let Costs { id, costs } = ask::read(body)?;
-            let id = owned(app, &id, permitted)?;
-            let first = service.settle(id, Some(&costs), service.now()).map_err(refuse)?;
+            let id = owned(app, &id, permitted).await?;
+            let first = service.settle(id, Some(&costs), service.now()).await.map_err(refuse)?;
             Ok(answer::json(&json!({"settled": first})))
         }
         _ => {
             let Reserved { id } = ask::read(body)?;
-            let id = owned(app, &id, permitted)?;
-            let first = service.settle(id, None, service.now()).map_err(refuse)?;
+            let id = owned(app, &id, permitted).await?;
+            let first = service.settle(id, None, service.now()).await.map_err(refuse)?;
             Ok(answer::json(&json!({"cancelled": first})))
         }
     }
 }
 
 /// The reservation with this id, if the client may use all of its limits.
-fn owned(app: &App, id: &str, permitted: &impl Fn(&str) -> Result<(), Problem>) -> Result<Id, Refused> {
+async fn owned(app: &App, id: &str, permitted: &impl Fn(&str) -> Result<(), Problem>) -> Result<Id, Refused> {
     let refuse = |why: ReservationError| Problem::from_refusal(Refusal::Reservation(why), "#/id");
     let id: Id = id.parse().map_err(refuse)?;
-    let parts = app.service.reservations().parts(id).map_err(refuse)?;
+    let parts = app.service.reserved(id).await.map_err(refuse)?;
     parts.iter().try_for_each(|part| permitted(&part.limit))?;
     Ok(id)
 }

@@ -151,7 +151,8 @@ async fn run(
             let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             // A proxy wants only the head: nginx closes a connection on which a body is left.
-            let mut response = answer::one(&answer, None);
+            let response = answer::one(&answer, None);
+            let mut response = app.for_vendor(std::slice::from_ref(&answer), response);
             response.headers_mut().remove(header::CONTENT_TYPE);
             *response.body_mut() = Body::empty();
             Ok(response)
@@ -202,7 +203,8 @@ async fn run(
             if let (Act::Refund, Some(rights)) = (act, &rights) {
                 app.service.record_refund(&rights.name, &answer.limit, &answer.key, ask.cost);
             }
-            Ok(answer::one(&answer, Some(StatusCode::OK)))
+            let response = answer::one(&answer, Some(StatusCode::OK));
+            Ok(app.for_vendor(std::slice::from_ref(&answer), response))
         }
         Endpoint::Metrics
         | Endpoint::Block
@@ -249,7 +251,7 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Respons
             let act = if takes { Act::Take } else { Act::Peek };
             let answer = service.decide(ask.question(), act, service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
-            Ok(answer::one(&answer, status))
+            Ok(app.for_vendor(std::slice::from_ref(&answer), answer::one(&answer, status)))
         }
         Asks::All(all) => {
             let asks: Vec<_> = all.iter().map(Ask::question).collect();
@@ -260,7 +262,8 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Respons
                 Box::pin(service.peek_all(&asks, now)).await
             };
             let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
-            Ok(answer::all(&joint.map_err(place)?, status))
+            let joint = joint.map_err(place)?;
+            Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
         }
     }
 }

@@ -131,6 +131,11 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
             replies.error(&format!("ERR {refusal}"));
         }
         (Reply::Throttle(Err(error)), _) => replies.error(&error.to_string()),
+        (Reply::Reserve(done), Question::Reserve(reserving)) => {
+            replies.protocol = reserving.protocol();
+            reserving.write(&mut replies, done);
+        }
+        (Reply::Reserve(_), _) => {}
     }
 }
 

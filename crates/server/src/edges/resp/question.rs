@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::Decision;
 
+use super::reserving::{Done, Reserving};
 use crate::decide::{
     limits::{Limit, Operation, Operator},
     service::{Act, Refusal, Service},
@@ -19,6 +20,8 @@ pub(crate) enum Question {
     Operate { limit: Arc<Limit>, key: Box<[u8]>, operation: Operation, by: Box<str> },
     /// About a bucket that the request describes.
     Throttle { key: Box<[u8]>, quota: ThrottleQuota, quantity: i64 },
+    /// About a reservation.
+    Reserve(Reserving),
 }
 
 /// The store's answer.
@@ -27,6 +30,7 @@ pub(crate) enum Reply {
     Limit(Result<Decision, Refusal>),
     Operate(Result<bool, Refusal>),
     Throttle(Result<Decision, ThrottleError>),
+    Reserve(Box<Done>),
 }
 
 impl Question {
@@ -37,6 +41,7 @@ impl Question {
                 (Arc::as_ptr(limit) as usize, key)
             }
             Self::Throttle { key, .. } => (0, key),
+            Self::Reserve(reserving) => reserving.is_about(),
         }
     }
 
@@ -87,6 +92,10 @@ impl Question {
                 let asked = service.throttle_in_store(key, *quota, *quantity, service.now());
                 // Boxed, or the future of every question would have room for it.
                 Reply::Throttle(Box::pin(asked).await)
+            }
+            Self::Reserve(reserving) => {
+                let asked = reserving.ask(service, service.now());
+                Reply::Reserve(Box::new(Box::pin(asked).await))
             }
         }
     }

@@ -225,4 +225,9 @@ impl Session {
     pub fn rights(&self) -> Option<&Rights> {
         self.rights.as_deref()
     }
+
+    /// The same for a question that outlives the command.
+    pub fn shared_rights(&self) -> Option<Arc<Rights>> {
+        self.rights.clone()
+    }
 }

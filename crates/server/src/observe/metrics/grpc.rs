@@ -84,7 +84,7 @@ impl Source for Counted {
         stats.connections.tell(sink, "grpc", "gRPC")?;
         let help = "gRPC connections that ended with an error, such as too many resets";
         sink.family("grpc_connections_failed", help, Kind::Counter, &one(read(&stats.failed)))?;
-        let help = "ShouldRateLimit calls by overall code";
+        let help = "ShouldRateLimit calls and those of Kuadrant's service by overall code";
         let [ok, over, failed] = stats.requests.each_ref().map(read);
         let codes: [(Labels<'_>, u64); 3] =
             [(&[("code", "OK")], ok), (&[("code", "OVER_LIMIT")], over), (&[("code", "error")], failed)];

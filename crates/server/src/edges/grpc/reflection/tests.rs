@@ -32,6 +32,7 @@ use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
 
 use super::*;
+use crate::edges::grpc::kuadrant::{CommitRequest, CommitResponse, ReserveRequest, ReserveResponse};
 
 fn files() -> FileDescriptorSet {
     FileDescriptorSet::decode(DESCRIPTORS).unwrap()
@@ -42,6 +43,7 @@ fn the_descriptors_are_those_of_the_proto_files() {
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let services = ["ratelimit/v3/rls.proto", "rate_limit_quota/v3/rlqs.proto"];
     let services = services.map(|file| format!("envoy/service/{file}"));
+    let services = services.into_iter().chain(["kuadrant/service/ratelimit/v1/ratelimit.proto".to_owned()]);
     let compiled = protox::compile(services, [here.join("proto")]).unwrap().encode_to_vec();
     if std::env::var_os("TIDEGATE_WRITE").is_some() {
         std::fs::write(here.join("src/edges/grpc/reflection/descriptors.bin"), compiled).unwrap();
@@ -180,6 +182,23 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let bucket_action =
         actions.map(|action| BucketAction { bucket_id: bucket_id(), bucket_action: Some(action) }).collect();
     let assignments = RateLimitQuotaResponse { bucket_action };
+    let descriptors = || request.descriptors.clone();
+    let reserve = ReserveRequest { domain: text(), descriptors: descriptors(), amount: 1, ttl: span() };
+    let commit = CommitRequest {
+        domain: text(),
+        descriptors: descriptors(),
+        reservation_id: text(),
+        actual_amount: 1,
+    };
+    let reserved = ReserveResponse { code: 1, reservation_id: text() };
+    let kuadrants = [
+        ("ReserveRequest", reserve.encode_to_vec()),
+        ("ReserveResponse", reserved.encode_to_vec()),
+        ("CommitRequest", commit.encode_to_vec()),
+        ("CommitResponse", CommitResponse { reservation_released: true }.encode_to_vec()),
+    ];
+    let kuadrants =
+        kuadrants.into_iter().map(|(name, bytes)| (".kuadrant.service.ratelimit.v1", name, bytes));
     let (rls, rlqs) = (".envoy.service.ratelimit.v3", ".envoy.service.rate_limit_quota.v3");
     vec![
         (rls, "RateLimitRequest", request.encode_to_vec()),
@@ -188,6 +207,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         (rlqs, "RateLimitQuotaResponse", assignments.encode_to_vec()),
     ]
     .into_iter()
+    .chain(kuadrants)
     .map(|(package, name, bytes)| (&*format!("{package}.{name}").leak(), bytes))
     .collect()
 }
@@ -199,7 +219,7 @@ fn the_descriptors_read_what_the_generated_types_write() {
     for (name, bytes) in samples() {
         read(&bytes, name, &all, &mut seen);
     }
-    let envoys = all.iter().filter(|(name, _)| name.starts_with(".envoy."));
+    let envoys = all.iter().filter(|(name, _)| !name.starts_with(".google.") && !name.starts_with(".grpc."));
     let fields = envoys.flat_map(|(name, message)| {
         message.field.iter().map(move |field| format!("{name} {}", field.name()))
     });

@@ -1,0 +1,317 @@
+//! Reservations: units of several limits that are taken together, recorded next to their keys, and corrected after the work.
+
+use std::{
+    collections::BTreeSet,
+    sync::{LazyLock, Mutex, PoisonError},
+    time::Duration,
+};
+
+use redis::Value;
+use tidegate_core::{Decision, Nanos};
+
+use super::{Part, SharedLimit, joint::Request};
+use crate::{
+    Deadline, Store, StoreError,
+    connection::{SLOTS, slot},
+    script::{Script, call},
+};
+
+/// The deadline of a question that concerns no limit.
+const USUAL: Duration = Duration::from_secs(1);
+
+/// The answer to a reservation or its extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reserved {
+    /// The decision of each limit. If all admit, shadow limits aside, the units are taken and recorded under the id.
+    Decided(u128, Vec<Decision>),
+    /// As many reservations are open as may be.
+    Full,
+    /// The reservation to extend does not exist.
+    Unknown,
+    /// The reservation to extend has expired, or was settled.
+    Ended,
+}
+
+/// The outcome of a settlement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Corrected {
+    /// The limits were corrected. The estimate of each of them.
+    Now(Vec<u32>),
+    /// The reservation was settled before.
+    Before,
+    /// It does not exist.
+    Unknown,
+}
+
+/// One limit of a reservation that is corrected.
+#[derive(Clone, Copy, Debug)]
+pub struct Correction<'a> {
+    /// Its position in the reservation, from 0.
+    pub at: usize,
+    /// The limit.
+    pub limit: &'a SharedLimit,
+    /// The key.
+    pub key: &'a [u8],
+    /// The units that were used.
+    pub actual: u32,
+}
+
+/// The slots in which reservations may be open.
+#[derive(Default)]
+pub struct ReservedSlots(Mutex<BTreeSet<u16>>);
+
+impl Store {
+    /// Takes the costs from all limits if all admit, and records them for `ttl` with a `text` that [`reserved`](Self::reserved)
+    /// returns. A part that is marked as a shadow limit takes if it admits, and does not deny the others. At most `most` reservations
+    /// are open at a time, in a cluster for each slot.
+    ///
+    /// `random` becomes the id. In a cluster its low 14 bits are replaced by the slot.
+    ///
+    /// # Errors
+    /// When the store does not reply: then nothing was taken, or the reservation was made and expires. Also
+    /// [`StoreError::CrossSlot`], and [`StoreError::OneKey`] if a key occurs twice.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn reserve(
+        &self,
+        random: u128,
+        parts: &[(Part<'_>, bool)],
+        text: &[u8],
+        ttl: Duration,
+        most: usize,
+    ) -> Result<Reserved, StoreError> {
+        let (monitor, slots) = (&self.batcher().monitor, SLOTS as u128);
+        let Some((first, _)) = parts.first() else { return Ok(Reserved::Decided(random, Vec::new())) };
+        let id = match monitor.slot(&first.limit.redis_key(first.key)) {
+            slot if monitor.is_cluster() => random - random % slots + u128::from(slot),
+            _ => random,
+        };
+        self.take_for(id, parts, (text, ttl.into(), most)).await
+    }
+
+    /// Takes more for a reservation, and lets it live for its time from now. `parts` are those of the reservation.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn extend(&self, id: u128, parts: &[(Part<'_>, bool)]) -> Result<Reserved, StoreError> {
+        self.take_for(id, parts, (b"", Nanos::ZERO, 0)).await
+    }
+
+    async fn take_for(
+        &self,
+        id: u128,
+        parts: &[(Part<'_>, bool)],
+        how: (&[u8], Nanos, usize),
+    ) -> Result<Reserved, StoreError> {
+        let requests: Vec<Request<'_>> =
+            parts.iter().map(|(part, _)| part.limit.request(part.key, part.cost)).collect();
+        let mut keys: Vec<Vec<u8>> = requests.iter().map(|request| request.key.clone()).collect();
+        if keys.iter().enumerate().any(|(at, key)| keys[..at].contains(key)) {
+            return Err(StoreError::OneKey);
+        }
+        keys.extend(self.keys_of(id));
+        let shadows = parts.iter().map(|(_, is_shadow)| *is_shadow);
+        let reserved =
+            requests.iter().zip(shadows).map(|(request, shadow)| (request.plan, request.cost, shadow));
+        let arguments = call::reserve_arguments(reserved, how, &format!("{id:032x}"));
+        let script = &self.batcher().scripts.reserve;
+        let reply = self
+            .ask_about(id, script, &keys, &arguments, deadline_of(parts.iter().map(|(part, _)| part.limit)))
+            .await?;
+        match call::word(&reply) {
+            Some("full") => return Ok(Reserved::Full),
+            Some("unknown") => return Ok(Reserved::Unknown),
+            Some("ended") => return Ok(Reserved::Ended),
+            // A cluster's client has sent it twice, and the first reply was lost. The reservation expires.
+            Some("repeated") => return Err(StoreError::TimedOut),
+            _ => {}
+        }
+        let (now, found) = call::parse(reply, requests.len())?;
+        let mut decisions = Vec::with_capacity(requests.len());
+        for (request, before) in requests.iter().zip(found) {
+            let before = before.value()?;
+            let costs = [request.cost];
+            let told = request
+                .plan
+                .decisions(before.as_deref(), now, &costs, |_, decision, _| decisions.push(decision));
+            told.ok_or(StoreError::NotOurs)?;
+        }
+        Ok(Reserved::Decided(id, decisions))
+    }
+
+    /// The text of a reservation, while the store remembers it: until its end, and as long again (at least a minute) after it.
+    ///
+    /// # Errors
+    /// When the store does not reply.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn reserved(&self, id: u128) -> Result<Option<Vec<u8>>, StoreError> {
+        let script = Script::new("return redis.call('HGET', KEYS[1], 'p')".to_owned());
+        let [record, _] = self.keys_of(id);
+        match self.ask_about(id, &script, &[record], &[], Deadline::after(USUAL)).await? {
+            Value::BulkString(text) => Ok(Some(text)),
+            Value::Nil | Value::Boolean(false) => Ok(None),
+            _ => Err(StoreError::BadReply),
+        }
+    }
+
+    /// Corrects the limits of a reservation to what was used, whichever node made it: unused units go back to where they count, and
+    /// units beyond the estimate are charged. Only the first settlement counts. Limits that are not among the `parts` keep their
+    /// estimate.
+    ///
+    /// # Errors
+    /// When the store does not reply. A settlement can be repeated.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn settle(&self, id: u128, parts: &[Correction<'_>]) -> Result<Corrected, StoreError> {
+        self.correct(id, parts, false).await
+    }
+
+    /// Ends a reservation whose time is over, and returns all units of these parts. A later [`settle`](Self::settle) still counts.
+    ///
+    /// # Errors
+    /// When the store does not reply.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn expire(&self, id: u128, released: &[Correction<'_>]) -> Result<Corrected, StoreError> {
+        self.correct(id, released, true).await
+    }
+
+    async fn correct(
+        &self,
+        id: u128,
+        parts: &[Correction<'_>],
+        expires: bool,
+    ) -> Result<Corrected, StoreError> {
+        let own = parts.iter().map(|part| part.limit.redis_key(part.key));
+        let resets = parts.iter().map(|part| part.limit.reset_key(part.key));
+        let keys: Vec<Vec<u8>> = own.chain(resets).chain(self.keys_of(id)).collect();
+        let corrected = parts.iter().map(|part| (part.at, &**part.limit.plan(), part.actual));
+        let arguments = call::correct_arguments(corrected, expires, &format!("{id:032x}"));
+        let script = &self.batcher().scripts.correct;
+        let reply = self
+            .ask_about(id, script, &keys, &arguments, deadline_of(parts.iter().map(|part| part.limit)))
+            .await?;
+        for part in parts {
+            part.limit.forget_denial(part.key);
+        }
+        match call::word(&reply) {
+            Some("done") => return Ok(Corrected::Before),
+            Some("unknown") => return Ok(Corrected::Unknown),
+            _ => {}
+        }
+        let total = |value| match value {
+            Value::Int(units) => u32::try_from(units).or(Ok(u32::MAX)),
+            _ => Err(StoreError::BadReply),
+        };
+        call::list(reply)?.into_iter().map(total).collect::<Result<_, _>>().map(Corrected::Now)
+    }
+
+    /// The reservations whose time is over and that no node has [expired](Self::expire): at most 100 in each slot in which this node
+    /// has seen reservations since they were last all settled, and if `everywhere`, on a single server.
+    ///
+    /// # Errors
+    /// When the store does not reply.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn due(&self, everywhere: bool) -> Result<Vec<u128>, StoreError> {
+        let slots = self.reserved_slots();
+        if everywhere && !self.batcher().monitor.is_cluster() {
+            slots.lock().insert(0);
+        }
+        let known: Vec<u16> = slots.lock().iter().copied().collect();
+        let mut due = Vec::new();
+        for slot in known {
+            let [_, open] = self.keys_of(slot.into());
+            let script = &self.batcher().scripts.due;
+            let reply = self.ask_about(slot.into(), script, &[open], &[], Deadline::after(USUAL)).await?;
+            let mut list = call::list(reply)?.into_iter();
+            if list.next() == Some(Value::Int(0)) {
+                slots.lock().remove(&slot);
+            }
+            let id = |value| match value {
+                Value::BulkString(id) => u128::from_str_radix(str::from_utf8(&id).ok()?, 16).ok(),
+                _ => None,
+            };
+            due.extend(list.filter_map(id));
+        }
+        Ok(due)
+    }
+
+    /// Runs a script about a reservation.
+    async fn ask_about(
+        &self,
+        id: u128,
+        script: &Script,
+        keys: &[Vec<u8>],
+        arguments: &[Vec<u8>],
+        deadline: Deadline,
+    ) -> Result<Value, StoreError> {
+        let monitor = &self.batcher().monitor;
+        if keys.iter().any(|key| monitor.slot(key) != monitor.slot(&keys[0])) {
+            return Err(StoreError::CrossSlot);
+        }
+        self.in_time(deadline)?;
+        let shard = monitor.shard_of(&keys[0]);
+        monitor.admit(shard)?;
+        self.reserved_slots().lock().insert(self.slot_of(id));
+        let answer = monitor.call(shard, script, keys, arguments, deadline, false).await;
+        monitor.decided(&answer);
+        answer
+    }
+
+    fn slot_of(&self, id: u128) -> u16 {
+        if self.batcher().monitor.is_cluster() { (id % SLOTS as u128) as u16 } else { 0 }
+    }
+
+    /// The key of a reservation's record, and that of the open reservations in its slot.
+    fn keys_of(&self, id: u128) -> [Vec<u8>; 2] {
+        let monitor = &self.batcher().monitor;
+        let prefix = monitor.runner.connector.prefix();
+        let tag = if monitor.is_cluster() {
+            format!("{{{}}}", TAGS[usize::from(self.slot_of(id))])
+        } else {
+            String::new()
+        };
+        [
+            format!("{prefix}:reserved:{tag}{id:032x}").into_bytes(),
+            format!("{prefix}:reserved:{tag}").into_bytes(),
+        ]
+    }
+}
+
+/// For each slot the smallest number whose text is in it, as a hash tag.
+static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
+    let mut tags = vec![u32::MAX; SLOTS];
+    let mut missing = SLOTS;
+    for number in 0.. {
+        let tag = &mut tags[usize::from(slot(number.to_string().as_bytes()))];
+        if *tag == u32::MAX {
+            *tag = number;
+            missing -= 1;
+            if missing == 0 {
+                break;
+            }
+        }
+    }
+    tags.into()
+});
+
+impl ReservedSlots {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<u16>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The shortest deadline of these limits.
+fn deadline_of<'a>(limits: impl Iterator<Item = &'a SharedLimit>) -> Deadline {
+    limits.map(SharedLimit::deadline).min().unwrap_or_else(|| Deadline::after(USUAL))
+}

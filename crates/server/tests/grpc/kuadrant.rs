@@ -1,0 +1,192 @@
+//! Kuadrant's rate limit service: check, report, reserve and commit.
+
+use std::time::Duration;
+
+use envoy_types::pb::{
+    envoy::{
+        extensions::common::ratelimit::v3::RateLimitDescriptor,
+        service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
+    },
+    google::protobuf,
+};
+use tonic::{Request, Status, codegen::http::uri::PathAndQuery};
+use tonic_prost::ProstCodec;
+
+use crate::{
+    client::{Client, one, request, shown},
+    harness::Running,
+    rls::{START, options},
+};
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReserveRequest {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<RateLimitDescriptor>,
+    #[prost(uint64, tag = "3")]
+    amount: u64,
+    #[prost(message, optional, tag = "4")]
+    ttl: Option<protobuf::Duration>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReserveResponse {
+    #[prost(enumeration = "Code", tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    reservation_id: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct CommitRequest {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<RateLimitDescriptor>,
+    #[prost(string, tag = "3")]
+    reservation_id: String,
+    #[prost(uint64, tag = "4")]
+    actual_amount: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct CommitResponse {
+    #[prost(bool, tag = "1")]
+    reservation_released: bool,
+}
+
+impl Client {
+    fn call<Q, A>(&self, method: &str, request: Q) -> Result<A, Status>
+    where
+        Q: prost::Message + Send + Sync + 'static,
+        A: prost::Message + Default + Send + Sync + 'static,
+    {
+        let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{method}");
+        let path: PathAndQuery = path.parse().unwrap();
+        self.runtime.block_on(async {
+            let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+            grpc.ready().await.unwrap();
+            let codec = ProstCodec::<Q, A>::default();
+            grpc.unary(Request::new(request), path, codec).await.map(tonic::Response::into_inner)
+        })
+    }
+
+    fn check(&self, hits: u32) -> String {
+        let asked = RateLimitRequest { hits_addend: hits, ..request("shop", vec![one("user", "alice")]) };
+        shown(&self.call::<_, RateLimitResponse>("CheckRateLimit", asked).unwrap())
+    }
+
+    fn report(&self, hits: u32) -> String {
+        let asked = RateLimitRequest { hits_addend: hits, ..request("shop", vec![one("user", "alice")]) };
+        shown(&self.call::<_, RateLimitResponse>("Report", asked).unwrap())
+    }
+
+    fn reserve_for(&self, amount: u64, descriptor: RateLimitDescriptor, ttl: i64) -> Result<String, Status> {
+        let ttl = Some(protobuf::Duration { seconds: ttl, nanos: 0 });
+        let asked = ReserveRequest { domain: "shop".to_owned(), descriptors: vec![descriptor], amount, ttl };
+        let told: ReserveResponse = self.call("Reserve", asked)?;
+        let is_denied = told.code == i32::from(Code::OverLimit);
+        assert_eq!(is_denied, told.reservation_id.is_empty(), "{told:?}");
+        Ok(told.reservation_id)
+    }
+
+    fn reserve(&self, amount: u64) -> String {
+        self.reserve_for(amount, one("user", "alice"), 60).unwrap()
+    }
+
+    fn commit(&self, id: &str, actual_amount: u64) -> bool {
+        self.commit_in("shop", id, actual_amount).unwrap()
+    }
+
+    fn commit_in(&self, domain: &str, id: &str, actual_amount: u64) -> Result<bool, Status> {
+        let (domain, descriptors) = (domain.to_owned(), vec![one("user", "alice")]);
+        let asked = CommitRequest { domain, descriptors, reservation_id: id.to_owned(), actual_amount };
+        self.call("Commit", asked).map(|told: CommitResponse| told.reservation_released)
+    }
+}
+
+const CONFIG: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 1000}
+";
+const OTHER: &str = "
+domain: bank
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 10}
+";
+
+fn serving(name: &str, store: Option<&str>) -> (Running, Client) {
+    let mut options = options(name, CONFIG);
+    std::fs::write(options.envoy_config.as_ref().unwrap().with_file_name("bank.yaml"), OTHER).unwrap();
+    options.envoy_config = options.envoy_config.map(|file| file.parent().unwrap().to_owned());
+    options.store_deadline = Duration::from_secs(5).into();
+    options.store = store.map(str::to_owned);
+    let server = Running::start_at(options, START);
+    if store.is_some() {
+        let ready = || server.get("/readyz").json()["status"] == "ready";
+        tidegate_redis_servers::eventually("the store has been reached", ready);
+    }
+    let client = Client::of(server.grpc);
+    (server, client)
+}
+
+/// The same with limits in memory and in a store.
+fn a_reservation_counts_until_it_is_committed(server: &Running, client: &Client) {
+    assert_eq!(client.check(1_000), "OK: OK/1000", "a check takes nothing");
+    assert_eq!(client.check(1_001), "OVER: OVER/1000");
+    assert_eq!(client.report(100), "OK: OK/900");
+    let id = client.reserve(600);
+    assert_eq!(id.len(), 32);
+    assert_eq!(client.check(0), "OK: OK/300", "a plain check sees the reservation");
+    assert_eq!(client.reserve(301), "");
+    assert!(client.commit(&id, 50));
+    assert_eq!(client.check(0), "OK: OK/850");
+    assert!(!client.commit(&id, 50), "a repeated commit counts once");
+    assert_eq!(client.check(0), "OK: OK/850");
+    let unknown = "00000000000000000000000000000001";
+    assert!(!client.commit(unknown, 50), "is reported");
+    assert!(!client.commit("not an id", 100));
+    assert_eq!(client.check(0), "OK: OK/700");
+    let id = client.reserve(10);
+    assert!(client.commit(&id, 2_000));
+    assert_eq!(client.check(1), "OVER: OVER/0");
+    assert_eq!(client.reserve(0), "", "over the limit");
+    let counted = |code: &str| server.metric(&format!("tidegate_grpc_requests_total{{code=\"{code}\"}}"));
+    assert_eq!([counted("OVER_LIMIT"), counted("error")], [4, 0]);
+}
+
+#[test]
+fn limits_in_memory_are_reserved_and_committed() {
+    let (server, client) = serving("kuadrant", None);
+    a_reservation_counts_until_it_is_committed(&server, &client);
+}
+
+#[cfg(feature = "servers")]
+#[test]
+fn limits_in_a_store_are_reserved_and_committed() {
+    let store = tidegate_redis_servers::Server::start(&[]);
+    let (server, client) = serving("kuadrant-store", Some(&store.address()));
+    a_reservation_counts_until_it_is_committed(&server, &client);
+}
+
+#[test]
+fn wrong_calls_get_errors_and_change_nothing() {
+    let (_server, client) = serving("kuadrant-wrong", None);
+    let id = client.reserve(100);
+    let code = |told: Result<bool, Status>| told.unwrap_err().code();
+    assert_eq!(code(client.commit_in("bank", &id, 5)), tonic::Code::InvalidArgument);
+    assert_eq!(code(client.commit_in("", &id, 5)), tonic::Code::InvalidArgument);
+    let negative = client.reserve_for(1, one("user", "alice"), -1).unwrap_err();
+    assert_eq!(negative.code(), tonic::Code::InvalidArgument);
+    let unknown = client.call::<_, CommitResponse>("Refund", CommitRequest::default()).unwrap_err();
+    assert_eq!(
+        (unknown.code(), unknown.message().contains("no method `Refund`")),
+        (tonic::Code::Unimplemented, true)
+    );
+    assert_eq!(client.check(0), "OK: OK/900");
+    assert!(client.commit(&id, 100));
+}

@@ -1,0 +1,139 @@
+//! Costs that the text of a response has: a JSON document, or the server-sent events of a stream.
+
+use http::{
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+    response::Parts,
+};
+use serde_json::Value;
+
+/// The maximum size of a document or an event that is read. A larger one has no cost.
+const MOST: usize = 1 << 20;
+
+/// Reads the JSON values of a body as it passes.
+pub(crate) struct Usage {
+    is_stream: bool,
+    /// The document so far, or the data of the event so far.
+    text: Vec<u8>,
+    /// The line of the stream so far.
+    line: Vec<u8>,
+    /// Whether the last byte was a carriage return: a line feed after it ends no other line.
+    is_after_return: bool,
+    /// Whether the document or the event is larger than [`MOST`].
+    is_too_large: bool,
+}
+
+impl Usage {
+    /// `None` if the body is neither JSON nor a stream of events, or is compressed.
+    pub fn of(head: &Parts) -> Option<Self> {
+        let kind = head.headers.get(CONTENT_TYPE)?.to_str().ok()?;
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        let is_stream = kind.eq_ignore_ascii_case("text/event-stream");
+        let is_json = kind.eq_ignore_ascii_case("application/json") || kind.ends_with("+json");
+        let is_plain = head.headers.get(CONTENT_ENCODING).is_none_or(|coding| coding == "identity");
+        let usage = Self {
+            is_stream,
+            text: Vec::new(),
+            line: Vec::new(),
+            is_after_return: false,
+            is_too_large: false,
+        };
+        (is_plain && (is_stream || is_json)).then_some(usage)
+    }
+
+    /// Reads a part of the body, and passes on each event of a stream that is complete.
+    pub fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(&Value)) {
+        if !self.is_stream {
+            return self.add(bytes);
+        }
+        while let Some(end) = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+            let (before, ended_by) = (&bytes[..end], bytes[end]);
+            bytes = &bytes[end + 1..];
+            let is_second =
+                std::mem::take(&mut self.is_after_return) && before.is_empty() && ended_by == b'\n';
+            if is_second {
+                continue;
+            }
+            self.is_after_return = ended_by == b'\r';
+            self.push_line(before);
+            let line = std::mem::take(&mut self.line);
+            if let Some(data) = line.strip_prefix(b"data:") {
+                self.add(data);
+                self.add(b"\n");
+            } else if line.is_empty() {
+                self.end(&mut found);
+            }
+        }
+        if !bytes.is_empty() {
+            self.is_after_return = false;
+        }
+        self.push_line(bytes);
+    }
+
+    /// The body is over: passes on a document.
+    pub fn end(&mut self, mut found: impl FnMut(&Value)) {
+        let text = std::mem::take(&mut self.text);
+        if !std::mem::take(&mut self.is_too_large)
+            && let Ok(value) = serde_json::from_slice(&text)
+        {
+            found(&value);
+        }
+    }
+
+    fn push_line(&mut self, bytes: &[u8]) {
+        if self.line.len() + bytes.len() <= MOST {
+            self.line.extend_from_slice(bytes);
+        } else {
+            self.is_too_large = true;
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        if self.text.len() + bytes.len() <= MOST {
+            self.text.extend_from_slice(bytes);
+        } else {
+            self.is_too_large = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+
+    use super::*;
+
+    fn read(kind: &str, pieces: &[&[u8]]) -> Vec<String> {
+        let head = Response::builder().header(CONTENT_TYPE, kind).body(()).unwrap().into_parts().0;
+        let mut all = Vec::new();
+        let Some(mut usage) = Usage::of(&head) else { return all };
+        pieces.iter().for_each(|piece| usage.read(piece, |value| all.push(value.to_string())));
+        usage.end(|value| all.push(value.to_string()));
+        all
+    }
+
+    #[test]
+    fn each_event_of_a_stream_is_read_however_it_is_cut() {
+        let stream = b": hi\nevent: a\ndata: {\"n\":1}\n\ndata:{\"n\":\r\ndata: 2}\r\n\r\ndata: {\ndata: \"n\":3}\n\ndata: [DONE]\n\n";
+        for size in 1..stream.len() {
+            let pieces: Vec<&[u8]> = stream.chunks(size).collect();
+            let told = read("text/event-stream; charset=utf-8", &pieces);
+            assert_eq!(told, ["{\"n\":1}", "{\"n\":2}", "{\"n\":3}"], "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn a_document_is_read_at_its_end_and_other_bodies_are_not() {
+        assert_eq!(read("application/json", &[b"{\"a\"", b":[1]}"]), ["{\"a\":[1]}"]);
+        assert_eq!(read("application/vnd.api+json", &[b"7"]), ["7"]);
+        for kind in ["text/html", "", "application/octet-stream"] {
+            assert_eq!(read(kind, &[b"7"]), Vec::<String>::new(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_has_no_cost_and_the_next_event_is_read() {
+        let large = vec![b'1'; MOST + 1];
+        assert_eq!(read("application/json", &[&large]), Vec::<String>::new());
+        assert_eq!(read("text/event-stream", &[b"data: ", &large, b"\n\ndata: 5\n\n"]), ["5"]);
+    }
+}
