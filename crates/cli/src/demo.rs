@@ -47,8 +47,6 @@ limits:
 
 /// Commands are sent so many times a second.
 const TICKS: u32 = 20;
-/// The clients without a name.
-const USERS: f64 = 400.0;
 
 pub fn run(args: &Args) -> ExitCode {
     let directory = std::env::temp_dir().join(format!("tidegate-demo-{}", std::process::id()));
@@ -100,7 +98,8 @@ fn traffic(server: SocketAddr, rate: u32) {
         for tick in 0_u32.. {
             commands.clear();
             let per_tick = rate / TICKS;
-            (0..per_tick).for_each(|at| request(&mut commands, tick.wrapping_mul(per_tick).wrapping_add(at)));
+            (0..per_tick)
+                .for_each(|at| request(&mut commands, tick.wrapping_mul(per_tick).wrapping_add(at), rate));
             others(&mut commands, tick);
             stream.write_all(commands.as_bytes())?;
             thread::sleep(Duration::from_secs(1) / TICKS);
@@ -112,10 +111,10 @@ fn traffic(server: SocketAddr, rate: u32) {
     }
 }
 
-/// One request of the usual kind: few clients make most of them.
-fn request(commands: &mut String, number: u32) {
+/// One request of the usual kind. There are as many users as requests a second, so each stays within its limit.
+fn request(commands: &mut String, number: u32, users: u32) {
     let fraction = (f64::from(number) * 0.618_034).fract();
-    let user = (USERS * fraction.powi(3)).floor();
+    let user = (f64::from(users) * fraction).floor();
     let client = match number % 10 {
         0 => "scraper".to_owned(),
         1 | 2 => "partner".to_owned(),
@@ -123,7 +122,7 @@ fn request(commands: &mut String, number: u32) {
     };
     // Writing to a `String` does not fail.
     let _ = write!(commands, "ACQUIRE everyone\r\nACQUIRE per-user {client}\r\n");
-    if number.is_multiple_of(3) {
+    if number.is_multiple_of(3) && client != "partner" {
         let _ = write!(commands, "ACQUIRE search {client}\r\n");
     }
 }

@@ -15,7 +15,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use program::{Serving, scratch, tidegate};
+use program::{Serving, request, scratch, tidegate};
 use tidegate_redis_servers::eventually;
 
 fn text(bytes: &[u8]) -> String {
@@ -363,7 +363,8 @@ fn the_demo_has_traffic_with_denials_of_each_kind_and_leaves_nothing() {
         .iter()
         .all(|series| metrics.contains(series))
     });
-    assert!(demo.get("/").contains("Denied now"), "the dashboard");
+    let page = request(&demo.admin, "GET", "/", "");
+    assert!(page.contains("Denied now") && page.contains("scraper"), "{page}");
     demo.signal("INT");
     assert!(demo.child.wait().unwrap().success());
     assert!(!Path::new(&rules).exists(), "{rules}");

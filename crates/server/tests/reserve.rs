@@ -237,7 +237,8 @@ fn the_books_example_reserves_and_settles() {
         let (path, rest) = call.split_once(" -d '").unwrap();
         let (body, _) = rest.split_once('\'').unwrap();
         let id = answers.first().and_then(|answer: &Value| answer["id"].as_str()).unwrap_or_default();
-        let (status, answer) = post(&server, path, &serde_json::from_str(&body.replace("9f0c…", id)).unwrap());
+        let (status, answer) =
+            post(&server, path, &serde_json::from_str(&body.replace("9f0c…", id)).unwrap());
         assert_eq!(status, 200, "{path}: {answer}");
         answers.push(answer);
     }
