@@ -13,9 +13,30 @@ const GROUPS: [(&str, &[&str]); 11] = [
     ),
     (
         "Control plane",
-        &["admin", "admin-host", "top-keys", "history-memory", "trace-keys", "trace-memory", "flow-rules"],
+        &[
+            "admin",
+            "admin-host",
+            "audit",
+            "top-keys",
+            "history-memory",
+            "trace-keys",
+            "trace-memory",
+            "flow-rules",
+        ],
     ),
-    ("gRPC, for Envoy", &["grpc", "envoy-config", "envoy-xds", "envoy-consume", "envoy-headers"]),
+    (
+        "gRPC, for Envoy",
+        &[
+            "grpc",
+            "envoy-config",
+            "envoy-xds",
+            "envoy-consume",
+            "envoy-headers",
+            "envoy-header-names",
+            "envoy-shadow",
+            "envoy-quota",
+        ],
+    ),
     ("HAProxy", &["spoe"]),
     ("Sentinel", &["sentinel-token", "sentinel-rules", "sentinel-max-qps"]),
     (

@@ -11,15 +11,9 @@ use std::{env, ffi::OsString, path::Path};
 pub struct Args {}
 
 /// Variables without an effect, and what to use instead.
-const WITHOUT_EFFECT: [(&str, &str); 14] = [
-    ("SHADOW_MODE", "write shadow_mode in the rules"),
-    ("QUOTA_MODE", "write quota_mode in the rules"),
+const WITHOUT_EFFECT: [(&str, &str); 8] = [
     ("MERGE_DOMAIN_CONFIG", "put all rules of a domain into one file or resource"),
-    ("GLOBAL_SHADOW_MODE", "write shadow_mode in the rules"),
     ("NEAR_LIMIT_RATIO", "see the metric tidegate_decisions"),
-    ("LIMIT_LIMIT_HEADER", "the fields are RateLimit and RateLimit-Policy"),
-    ("LIMIT_REMAINING_HEADER", "the fields are RateLimit and RateLimit-Policy"),
-    ("LIMIT_RESET_HEADER", "the fields are RateLimit and RateLimit-Policy"),
     ("REDIS_PERSECOND", "all limits are in one store"),
     ("GRPC_MAX_CONNECTION_AGE", "--max-connections closes idle connections"),
     ("GRPC_CLIENT_TLS_SAN", "name the clients' certificates in TIDEGATE_ACCESS"),
@@ -100,7 +94,17 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         other => return Err(format!("BACKEND_TYPE is {other}; give REDIS_URL, or none to count in memory")),
     }
     if is_on("LIMIT_RESPONSE_HEADERS_ENABLED") {
-        options.push("--envoy-headers".to_owned());
+        let names = [
+            or("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+            or("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+            or("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+        ];
+        give("envoy-header-names", names.join(","));
+    }
+    for (name, option) in [("SHADOW_MODE", "--envoy-shadow"), ("QUOTA_MODE", "--envoy-quota")] {
+        if is_on(name) {
+            options.push(option.to_owned());
+        }
     }
     let is_set = |name: &str| variable(name).is_some_and(|value| !matches!(&*value, "false" | "0"));
     let ignored = WITHOUT_EFFECT.iter().filter(|(name, _)| is_set(name));
@@ -266,11 +270,29 @@ mod tests {
     }
 
     #[test]
+    fn modes_and_header_fields_are_those_of_its_environment() {
+        let given = |variables: &[(&str, &str)]| {
+            let options = of(variables).unwrap().0;
+            options.split_once("/current/config").unwrap().1.trim().to_owned()
+        };
+        assert_eq!(given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]), "--envoy-shadow --envoy-quota");
+        assert_eq!(given(&[("SHADOW_MODE", "false"), ("LIMIT_LIMIT_HEADER", "x-limit")]), "");
+        let headers = ("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
+        assert_eq!(
+            given(&[headers]),
+            "--envoy-header-names RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset"
+        );
+        let names = given(&[headers, ("LIMIT_LIMIT_HEADER", "x-limit")]);
+        assert_eq!(names, "--envoy-header-names x-limit,RateLimit-Remaining,RateLimit-Reset");
+    }
+
+    #[test]
     fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
         let (_, ignored) =
-            of(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "false"), ("NEAR_LIMIT_RATIO", "0.9")]).unwrap();
+            of(&[("MERGE_DOMAIN_CONFIG", "true"), ("USE_STATSD", "false"), ("NEAR_LIMIT_RATIO", "0.9")])
+                .unwrap();
         assert_eq!(ignored.len(), 2);
-        assert!(ignored[0].starts_with("SHADOW_MODE (write shadow_mode"), "{ignored:?}");
+        assert!(ignored[0].starts_with("MERGE_DOMAIN_CONFIG (put all rules"), "{ignored:?}");
         for (variables, says) in [
             (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
             (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use tidegate_core::{ParseQuotaError, parse_duration};
-use tidegate_server::rules::parse_bytes;
+use tidegate_server::{envoy::AnswerFields, rules::parse_bytes};
 
 /// Why an option's value is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +16,8 @@ pub enum ValueError {
     Duration(#[from] ParseQuotaError),
     #[error("write a number of bytes above 0, as in 512MiB or 2GiB")]
     Bytes,
+    #[error("write three names of header fields, as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")]
+    HeaderNames,
     #[error("give at least {0} bytes")]
     AtLeast(u64),
 }
@@ -55,4 +57,8 @@ pub fn positive(text: &str) -> Result<Duration, ValueError> {
 
 pub fn bytes(text: &str) -> Result<u64, ValueError> {
     parse_bytes(text).ok_or(ValueError::Bytes)
+}
+
+pub fn header_names(text: &str) -> Result<AnswerFields, ValueError> {
+    AnswerFields::named(text.split(',')).ok_or(ValueError::HeaderNames)
 }

@@ -336,6 +336,27 @@ fn a_denial_says_why_and_is_counted_by_reason() {
 }
 
 #[test]
+fn a_client_that_sends_nothing_more_gets_its_answer() {
+    let server = Running::with_rules("http-half-close", RULES);
+    for (address, path, body) in [
+        (server.http, "/v1/peek", r#"{"limit":"per-user","key":"alice"}"#),
+        // Another thread makes these answers.
+        (server.admin, "/v1/rules/check", "limits: []"),
+        (server.admin, "/v1/reset", r#"{"limit":"per-user"}"#),
+    ] {
+        for _ in 0..20 {
+            let mut client = Http::connect(address);
+            let length = body.len();
+            let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
+            client.write(format!("{head}{body}").as_bytes());
+            client.stream().shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(client.read().status, 200, "{path}");
+            assert!(client.ends(), "the server closes its side, too");
+        }
+    }
+}
+
+#[test]
 fn a_leaky_bucket_returns_the_delay() {
     let server = Running::with_rules("http-leaky", RULES);
     let ask = r#"{"limit":"paced","key":"alice"}"#;

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use tidegate_core::parse_duration;
 use tidegate_server::{
     Options, Timeout, TlsFiles, Vendor, XdsSource,
-    envoy::Consume,
+    envoy::{AnswerFields, Consume, Modes},
     heavy, reservations,
     rules::parse_timeout,
     throttle::{ThrottleAllowed, ThrottleQuota},
@@ -19,7 +19,7 @@ use tidegate_server::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::values::{ValueError, bytes, positive};
+use crate::values::{ValueError, bytes, header_names, positive};
 
 /// The default maximum number of keys of a limit.
 pub const MAX_KEYS: u32 = 1 << 20;
@@ -100,6 +100,18 @@ pub struct Args {
     /// Add the header fields RateLimit and RateLimit-Policy to responses through Envoy
     #[arg(long, env = "TIDEGATE_ENVOY_HEADERS")]
     envoy_headers: bool,
+    /// Add three fields with these names instead: the limit, what remains, and the seconds until the unit ends
+    ///
+    /// They are those of the descriptor that denies, or else of the one with the least remaining. Envoyproxy/ratelimit's usual names are
+    /// RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset.
+    #[arg(long, value_name = "LIMIT,REMAINING,RESET", env = "TIDEGATE_ENVOY_HEADER_NAMES", value_parser = header_names, conflicts_with = "envoy_headers")]
+    envoy_header_names: Option<AnswerFields>,
+    /// Admit every request of Envoy; descriptors still say what is over its limit, and metrics count it
+    #[arg(long, env = "TIDEGATE_ENVOY_SHADOW")]
+    envoy_shadow: bool,
+    /// Treat every rule for Envoy as if it had `quota_mode`
+    #[arg(long, env = "TIDEGATE_ENVOY_QUOTA")]
+    envoy_quota: bool,
     /// Add the header fields of a provider of language models to answers over HTTP and to Envoy: openai or anthropic
     ///
     /// They report the limits whose names are or end with requests, tokens, input-tokens or output-tokens.
@@ -471,7 +483,12 @@ impl Args {
                 ConsumeOption::AllOrNone => Consume::AllOrNone,
                 ConsumeOption::Each => Consume::Each,
             },
-            envoy_headers: self.envoy_headers,
+            envoy_headers: match (&self.envoy_header_names, self.envoy_headers) {
+                (Some(named), _) => named.clone(),
+                (None, true) => AnswerFields::RateLimit,
+                (None, false) => AnswerFields::None,
+            },
+            envoy_modes: Modes { shadow: self.envoy_shadow, quota: self.envoy_quota },
             vendor_headers: self.vendor_headers,
             rules: self.rules.clone(),
             rules_writable: self.rules_writable,

@@ -4,7 +4,7 @@ mod reserve;
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use axum::http::HeaderValue;
+use axum::http::{HeaderName, HeaderValue};
 use futures_util::future::join_all;
 use tidegate_core::{Decision, Nanos};
 use tidegate_tower::{Vendor, headers};
@@ -35,12 +35,42 @@ pub enum Consume {
     AllOrNone,
 }
 
+/// The header fields of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AnswerFields {
+    /// None.
+    #[default]
+    None,
+    /// `RateLimit` and `RateLimit-Policy`, with each limit.
+    RateLimit,
+    /// Fields with these names for the limit, what remains and the seconds until the end of the unit, of the descriptor that denies or has the
+    /// least remaining, as in envoyproxy/ratelimit.
+    Named([HeaderName; 3]),
+}
+
+impl AnswerFields {
+    /// Fields with these names; `None` unless they are three valid ones.
+    pub fn named<'n>(names: impl Iterator<Item = &'n str>) -> Option<Self> {
+        let names: Option<Vec<HeaderName>> = names.map(|name| name.trim().parse().ok()).collect();
+        Some(Self::Named(names?.try_into().ok()?))
+    }
+}
+
+/// How answers differ from what the limits decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// All requests are admitted. The descriptors' own statuses say what is over its limit.
+    pub shadow: bool,
+    /// Every rule is in quota mode.
+    pub quota: bool,
+}
+
 /// Decides on requests with descriptors.
 pub struct DescriptorService {
     service: Arc<Service>,
     consume: Consume,
-    /// Whether answers include header fields for the response.
-    headers: bool,
+    fields: AnswerFields,
+    modes: Modes,
     /// The provider of language models whose header fields they also include.
     vendor: Option<Vendor>,
     overrides: Overrides,
@@ -62,6 +92,8 @@ struct Found {
     act: Act,
     /// Whether it counts requests that are denied, too.
     charge: Charge,
+    /// Whether its rule, or all rules, are in quota mode.
+    quota: bool,
     requests_per_unit: u32,
     unit: Unit,
     /// The limit's decision.
@@ -81,8 +113,15 @@ enum Place {
 
 impl DescriptorService {
     /// Decides with the limits of this service.
-    pub fn new(service: Arc<Service>, consume: Consume, headers: bool) -> Self {
-        Self { service, consume, headers, vendor: None, overrides: Overrides::default() }
+    pub fn new(service: Arc<Service>, consume: Consume, fields: AnswerFields) -> Self {
+        let (modes, overrides) = (Modes::default(), Overrides::default());
+        Self { service, consume, fields, modes, vendor: None, overrides }
+    }
+
+    /// The same in these modes.
+    #[must_use]
+    pub fn with_modes(self, modes: Modes) -> Self {
+        Self { modes, ..self }
     }
 
     /// The same, with answers that also include the header fields of a provider of language models.
@@ -175,6 +214,7 @@ impl DescriptorService {
                         cost,
                         act,
                         charge: self.charge(None),
+                        quota: self.modes.quota,
                         requests_per_unit: wanted.requests_per_unit,
                         unit: wanted.unit,
                         decision: None,
@@ -198,6 +238,7 @@ impl DescriptorService {
                         None => self.charge(Some(limit)),
                         Some(charge) => charge,
                     },
+                    quota: self.modes.quota || found.rule.quota,
                     requests_per_unit: found.rule.requests_per_unit,
                     unit,
                     decision: None,
@@ -245,7 +286,7 @@ impl DescriptorService {
             for (at, decision) in asked.iter().zip(decisions) {
                 takes[*at].decision = Some(decision);
                 let denies = takes[*at].denies();
-                if takes[*at].is_quota(descriptors) {
+                if takes[*at].is_quota() {
                     quotas += 1;
                     quotas_over += usize::from(denies);
                 } else {
@@ -258,7 +299,7 @@ impl DescriptorService {
             if quotas == quotas_over {
                 return Some(true);
             }
-            asked.retain(|at| !(takes[*at].is_quota(descriptors) && takes[*at].denies()));
+            asked.retain(|at| !(takes[*at].is_quota() && takes[*at].denies()));
         }
     }
 
@@ -293,7 +334,7 @@ impl DescriptorService {
                 Place::Unlimited(_) => Status { remaining: u32::MAX, ..Status::default() },
                 Place::Limited(found) => {
                     found.count(descriptors, question, descriptor, is_uncharged, now);
-                    if self.headers
+                    if self.fields == AnswerFields::RateLimit
                         && let Some(decision) = &found.decision
                     {
                         let spec = found.limit.spec();
@@ -310,6 +351,14 @@ impl DescriptorService {
         } else {
             vec![("ratelimit-policy".into(), policies), ("ratelimit".into(), states)]
         };
+        if let AnswerFields::Named(names) = &self.fields
+            && let Some((limit, status)) = strictest(&statuses)
+        {
+            let reset = status.reset_after.unwrap_or_default();
+            let numbers = [u64::from(limit.requests_per_unit), u64::from(status.remaining), reset];
+            let names = names.iter().map(|name| Cow::Owned(name.as_str().to_owned()));
+            headers.extend(names.zip(numbers.map(|number| number.to_string())));
+        }
         if let Some(vendor) = self.vendor {
             let told = places.iter().filter_map(|place| match place {
                 Place::Limited(found) => Some((found.limit.spec().name.as_str(), found.decision.as_ref()?)),
@@ -319,7 +368,7 @@ impl DescriptorService {
             let fields = vendor.fields(told, now).into_iter();
             headers.extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
         }
-        Answer { is_over, statuses, metadata, headers }
+        Answer { is_over: is_over && !self.modes.shadow, statuses, metadata, headers }
     }
 }
 
@@ -342,8 +391,9 @@ impl Found {
             && self.decision.is_some_and(|decision| decision.is_denied())
     }
 
-    fn is_quota(&self, descriptors: &Descriptors) -> bool {
-        self.rule.is_some_and(|rule| descriptors.domains.rules()[rule].quota) && !self.limit.spec().shadow
+    /// Whether it is in quota mode.
+    fn is_quota(&self) -> bool {
+        self.quota && !self.limit.spec().shadow
     }
 
     /// The remaining units. A limit that would have admitted a request that another denied was not charged.
@@ -424,6 +474,13 @@ fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> u32 {
     u32::try_from(hits).unwrap_or(u32::MAX)
 }
 
+/// The descriptor that tells a client most: the last one that denies, or else the first of those with the least remaining.
+fn strictest(statuses: &[Status]) -> Option<(&Current, &Status)> {
+    let limited = || statuses.iter().filter_map(|status| Some((status.limit.as_ref()?, status)));
+    let over = limited().filter(|(_, status)| status.is_over).last();
+    over.or_else(|| limited().min_by_key(|(_, status)| status.remaining))
+}
+
 /// Removes the rules that others replace. Two rules that replace each other are both removed. A rule without a limit stays.
 fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
     let rules = descriptors.domains.rules();
@@ -460,8 +517,7 @@ async fn take_each(
         .await
         .into_iter()
         .collect::<Result<(), Refusal>>()?;
-    let (quotas, plain): (Vec<&&mut Found>, Vec<_>) =
-        takes.iter().partition(|found| found.is_quota(descriptors));
+    let (quotas, plain): (Vec<&&mut Found>, Vec<_>) = takes.iter().partition(|found| found.is_quota());
     Ok(plain.iter().any(|found| found.denies())
         || (!quotas.is_empty() && quotas.iter().all(|found| found.denies())))
 }

@@ -22,7 +22,7 @@ mod question;
 mod tree;
 mod unit;
 
-pub use decide::{Consume, DescriptorService};
+pub use decide::{AnswerFields, Consume, DescriptorService, Modes};
 pub use import::to_yaml;
 pub use load::{Config, is_config, load};
 pub use overrides::Override;

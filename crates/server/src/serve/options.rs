@@ -7,7 +7,7 @@ use tidegate_tower::Vendor;
 
 use crate::{
     decide::{reservations::MOST_RESERVATIONS, throttle::ThrottleAllowed},
-    envoy::decide::Consume,
+    envoy::decide::{AnswerFields, Consume, Modes},
     listen::tls::TlsFiles,
     observe::{
         heavy::TOP_KEYS,
@@ -57,7 +57,9 @@ pub struct Options {
     /// How requests from Envoy that a limit denies are charged.
     pub envoy_consume: Consume,
     /// Whether Envoy adds the header fields `RateLimit` and `RateLimit-Policy` to responses.
-    pub envoy_headers: bool,
+    pub envoy_headers: AnswerFields,
+    /// How answers to Envoy differ from what the limits decide.
+    pub envoy_modes: Modes,
     /// The provider of language models whose header fields answers over HTTP and to Envoy also have.
     pub vendor_headers: Option<Vendor>,
     /// The maximum number of keys of each limit without its own bound.
@@ -148,7 +150,8 @@ impl Default for Options {
             sentinel_max_qps: 30_000,
             envoy_xds: Vec::new(),
             envoy_consume: Consume::default(),
-            envoy_headers: false,
+            envoy_headers: AnswerFields::None,
+            envoy_modes: Modes::default(),
             vendor_headers: None,
             max_keys: 1 << 20,
             max_memory: None,

@@ -151,9 +151,9 @@ impl Server {
         let reload = Reload::new(sources.clone(), Arc::clone(&events));
         let loaded = sources.load(keeping)?;
         let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, clock)?);
-        let (consume, headers) = (options.envoy_consume, options.envoy_headers);
+        let (consume, headers) = (options.envoy_consume, options.envoy_headers.clone());
         let rates = DescriptorService::new(Arc::clone(&service), consume, headers);
-        let rates = Arc::new(rates.with_vendor(options.vendor_headers));
+        let rates = Arc::new(rates.with_vendor(options.vendor_headers).with_modes(options.envoy_modes));
         events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
         if let Some(state) = &state {
             state.restore(&service);

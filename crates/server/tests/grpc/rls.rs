@@ -12,7 +12,10 @@ use envoy_types::pb::envoy::{
 };
 use serde_json::json;
 use tidegate_core::Nanos;
-use tidegate_server::{Options, envoy::Consume};
+use tidegate_server::{
+    Options,
+    envoy::{AnswerFields, Consume, Modes},
+};
 
 use crate::{
     client::{Client, hits, one, refund, request, shown},
@@ -321,7 +324,7 @@ fn a_request_without_domain_or_descriptors_is_refused() {
 #[test]
 fn responses_have_the_rate_limit_fields_if_enabled() {
     let mut options = options("grpc-headers", CONFIG);
-    options.envoy_headers = true;
+    options.envoy_headers = AnswerFields::RateLimit;
     let server = Running::start_at(options, START);
     let answer = Client::of(server.grpc).ask(vec![one("user", "ada"), one("path", "/cart")]);
     let headers: Vec<_> =
@@ -329,6 +332,66 @@ fn responses_have_the_rate_limit_fields_if_enabled() {
     assert_eq!(headers.len(), 2, "{headers:?}");
     assert!(headers[0].starts_with(r#"ratelimit-policy: "shop.user";q=3;w=60, "shop.path"#), "{headers:?}");
     assert!(headers[1].starts_with(r#"ratelimit: "shop.user";r=2;t=60, "#), "{headers:?}");
+}
+
+#[test]
+fn the_three_fields_are_those_of_the_descriptor_that_denies_or_has_least_left() {
+    let mut options = options("grpc-three-headers", CONFIG);
+    options.envoy_headers = AnswerFields::named("X-Limit,x-left, x-reset".split(',')).unwrap();
+    let server = Running::start_at(options, START);
+    let mut client = Client::of(server.grpc);
+    let mut fields = |descriptors| {
+        let answer = client.ask(descriptors);
+        let headers: Vec<_> =
+            answer.response_headers_to_add.iter().map(|h| format!("{}: {}", h.key, h.value)).collect();
+        headers.join(", ")
+    };
+    // The user has two left of three, the cart one of two.
+    assert_eq!(
+        fields(vec![one("user", "ada"), one("path", "/cart")]),
+        "x-limit: 2, x-left: 1, x-reset: 2700"
+    );
+    assert_eq!(
+        fields(vec![one("path", "/cart"), one("path", "/cart")]),
+        "x-limit: 2, x-left: 0, x-reset: 2700"
+    );
+    // The cart denies, although the user is asked, too.
+    assert_eq!(
+        fields(vec![one("path", "/cart"), one("user", "bob")]),
+        "x-limit: 2, x-left: 0, x-reset: 2700"
+    );
+    assert_eq!(fields(vec![one("unknown", "x"), one("vip", "x")]), "");
+    for wrong in ["a,b", "a,b,c,d", "a,b,c d"] {
+        assert_eq!(AnswerFields::named(wrong.split(',')), None, "{wrong}");
+    }
+}
+
+#[test]
+fn in_shadow_mode_everything_is_admitted_and_said_and_counted() {
+    let mut options = options("grpc-shadow", CONFIG);
+    options.envoy_consume = Consume::Each;
+    options.envoy_modes = Modes { shadow: true, ..Modes::default() };
+    let server = Running::start_at(options, START);
+    let mut client = Client::of(server.grpc);
+    for told in ["OK: OK/1", "OK: OK/0", "OK: OVER/0", "OK: OVER/0"] {
+        assert_eq!(client.told(vec![one("path", "/cart")]), told);
+    }
+    assert_eq!(server.metric(r#"tidegate_envoy_over_limit_total{domain="shop",rule="path_/cart"}"#), 2);
+    let json = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"path","value":"/cart"}]}]}"#;
+    let answer = server.post("/json", json);
+    assert_eq!((answer.status, &answer.json()["statuses"][0]["code"]), (200, &json!("OVER_LIMIT")));
+}
+
+#[test]
+fn in_quota_mode_a_request_is_denied_if_all_its_limits_are_over() {
+    let mut options = options("grpc-all-quotas", CONFIG);
+    options.envoy_modes = Modes { quota: true, ..Modes::default() };
+    let server = Running::start_at(options, START);
+    let mut client = Client::of(server.grpc);
+    let both = || vec![one("path", "/cart"), one("user", "ada")];
+    for told in ["OK: OK/1 OK/2", "OK: OK/0 OK/1", "OK: OVER/0 OK/0", "OVER: OVER/0 OVER/0"] {
+        assert_eq!(client.told(both()), told);
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::{
         throttle::Throttle,
     },
     envoy,
-    envoy::decide::{Consume, DescriptorService},
+    envoy::decide::{AnswerFields, Consume, DescriptorService},
     listen::access::{Access, Door, Rights},
     rules::{Keeping, Rules},
 };
@@ -63,7 +63,7 @@ impl InProcess {
         let (stop, stopping) = watch::channel(false);
         runtime.spawn(rlqs::assign(Arc::clone(&service), Arc::default(), reports, stopping));
         let door = Door::new(Arc::new(Access::open(None, false).expect("no file")), true);
-        let rates = Arc::new(DescriptorService::new(service, Consume::default(), true));
+        let rates = Arc::new(DescriptorService::new(service, Consume::default(), AnswerFields::RateLimit));
         let shared = Shared { rates, stats: Arc::default(), door, telemetry: None };
         let rls = RateLimitServiceServer::new(shared.clone());
         let rlqs = RateLimitQuotaServiceServer::new(Quotas::new(events));

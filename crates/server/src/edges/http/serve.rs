@@ -127,6 +127,8 @@ fn builder(head_time: Duration) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(head_time)
         .max_buf_size(BUFFER)
+        // A client may say that it sends nothing more, and still waits for its answer.
+        .half_close(true)
         // Answers are short: to copy a body behind its head costs less than a vectored write.
         .writev(false);
     http.http2()
