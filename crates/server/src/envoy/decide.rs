@@ -12,7 +12,7 @@ use tidegate_tower::{Vendor, headers};
 use crate::{
     decide::{
         limits::Limit,
-        service::{Act, InForce, Part, Refusal, Service, reset_after},
+        service::{Act, InForce, Part, Refusal, SOFT_EXCEEDED, Service, reset_after},
     },
     envoy::{
         Answer, Current, Descriptor, Match, Question, Status, Unanswered, Unit,
@@ -89,6 +89,11 @@ impl DescriptorService {
     #[must_use]
     pub fn with_vendor(self, vendor: Option<Vendor>) -> Self {
         Self { vendor, ..self }
+    }
+
+    /// The provider of language models whose header fields answers have.
+    pub(crate) fn vendor(&self) -> Option<Vendor> {
+        self.vendor
     }
 
     /// The service with the limits.
@@ -310,6 +315,17 @@ impl DescriptorService {
         } else {
             vec![("ratelimit-policy".into(), policies), ("ratelimit".into(), states)]
         };
+        let exceeded = places.iter().filter_map(|place| match place {
+            Place::Limited(found) if found.limit.spec().soft && found.decision?.is_denied() => {
+                Some(found.limit.spec().name.as_str())
+            }
+            _ => None,
+        });
+        let exceeded = exceeded.collect::<Vec<_>>().join(", ");
+        if !exceeded.is_empty() {
+            metadata.push(("soft_exceeded".to_owned(), exceeded.clone()));
+            headers.push((SOFT_EXCEEDED.into(), exceeded));
+        }
         if let Some(vendor) = self.vendor {
             let told = places.iter().filter_map(|place| match place {
                 Place::Limited(found) => Some((found.limit.spec().name.as_str(), found.decision.as_ref()?)),
