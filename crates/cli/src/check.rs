@@ -54,6 +54,7 @@ Besides the list:
 For every limit:
   global: true         one state for all instead of one for each key
   shadow: true         the limit is counted and reported, but never denies
+  soft: true           requests beyond the limit are admitted and counted, and the answer says so
   max_keys: N          the maximum number of keys (default: --max-keys)
   when_full: forget    under a flood of exhausted keys, forget the one that ends first; or `deny`:
                        refuse unknown keys instead
@@ -275,7 +276,7 @@ fn row(limit: &Limit) -> [String; 7] {
         all if all > spec.overrides.len() => Some("exact: this algorithm has no other mode".to_owned()),
         some => Some(format!("{some} of its policies are exact")),
     });
-    notes.extend(spec.shadow.then(|| "shadow".to_owned()));
+    notes.extend(spec.shadow.then(|| if spec.soft { "soft" } else { "shadow" }.to_owned()));
     let count = |what: &str, count: usize| (count > 0).then(|| format!("{count} {what}"));
     notes.extend(count("overridden", spec.overrides.len()));
     notes.extend(count("denied", spec.deny.len()));

@@ -96,3 +96,44 @@ fn permits_are_not_charged_and_a_bad_question_says_why() {
     let look = charge(r#"{"limit":"tokens","key":"a","cost":0}"#);
     assert_eq!((look.status, &look.json()["remaining"]), (200, &json!(1_000)));
 }
+
+const SOFT: &str = "
+limits:
+  - {name: warns, limit: 100/360d, algorithm: fixed-window, soft: true}
+  - {name: denies, limit: 1000/360d, algorithm: fixed-window}
+";
+
+fn a_soft_limit_admits_counts_and_says_so(server: &Running) {
+    let ask = |limit: &str, cost: u32| {
+        let answer =
+            server.post("/v1/acquire", &json!({"limit": limit, "key": "a", "cost": cost}).to_string());
+        let header = answer.header("x-tidegate-soft-exceeded").map(str::to_owned);
+        let json = answer.json();
+        (answer.status, json["soft"]["exceeded"].as_bool(), json["remaining"].as_u64(), header)
+    };
+    let warned = || Some("warns".to_owned());
+    assert_eq!(ask("warns", 60), (200, Some(false), Some(40), None));
+    assert_eq!(ask("warns", 60), (200, Some(true), Some(0), warned()), "counted beyond the limit");
+    assert_eq!(ask("warns", 0), (200, Some(true), Some(0), warned()));
+    assert_eq!(ask("denies", 1), (200, None, Some(999), None));
+    assert!(server.resp("ACQUIRE warns a 5").starts_with("[0 100 0 -1 "));
+    let both = json!({"all": [{"limit": "denies", "key": "b"}, {"limit": "warns", "key": "b", "cost": 101}]});
+    let both = server.post("/v1/acquire", &both.to_string());
+    assert_eq!((both.status, both.header("x-tidegate-soft-exceeded")), (200, Some("warns")));
+    assert_eq!(server.metric("tidegate_shadow_denials_total{limit=\"warns\"}"), 4, "counted apart");
+    // What is charged beyond the limit returns with a refund.
+    server.post("/v1/refund", &json!({"limit": "warns", "key": "a", "cost": 30}).to_string());
+    assert_eq!(ask("warns", 1), (200, Some(false), Some(4), None), "125 were used");
+}
+
+#[test]
+fn a_soft_limit_in_memory_warns() {
+    a_soft_limit_admits_counts_and_says_so(&Running::with_rules("soft-memory", SOFT));
+}
+
+#[cfg(feature = "servers")]
+#[test]
+fn a_soft_limit_in_a_store_warns() {
+    let store = Server::start(&[]);
+    a_soft_limit_admits_counts_and_says_so(&harness::on_store("soft-store", &store.address(), SOFT));
+}

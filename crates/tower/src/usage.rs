@@ -106,7 +106,9 @@ mod tests {
         let head = Response::builder().header(CONTENT_TYPE, kind).body(()).unwrap().into_parts().0;
         let mut all = Vec::new();
         let Some(mut usage) = Usage::of(&head) else { return all };
-        pieces.iter().for_each(|piece| usage.read(piece, |value| all.push(value.to_string())));
+        for piece in pieces {
+            usage.read(piece, |value| all.push(value.to_string()));
+        }
         usage.end(|value| all.push(value.to_string()));
         all
     }

@@ -12,7 +12,7 @@ use tidegate_tower::{Vendor, headers};
 use crate::{
     decide::{
         limits::Limit,
-        service::{Act, InForce, Part, Refusal, Service, reset_after},
+        service::{Act, InForce, Part, Refusal, SOFT_EXCEEDED, Service, reset_after},
     },
     envoy::{
         Answer, Current, Descriptor, Match, Question, Status, Unanswered, Unit,
@@ -128,6 +128,11 @@ impl DescriptorService {
     #[must_use]
     pub fn with_vendor(self, vendor: Option<Vendor>) -> Self {
         Self { vendor, ..self }
+    }
+
+    /// The provider of language models whose header fields answers have.
+    pub(crate) fn vendor(&self) -> Option<Vendor> {
+        self.vendor
     }
 
     /// The service with the limits.
@@ -358,6 +363,17 @@ impl DescriptorService {
             let numbers = [u64::from(limit.requests_per_unit), u64::from(status.remaining), reset];
             let names = names.iter().map(|name| Cow::Owned(name.as_str().to_owned()));
             headers.extend(names.zip(numbers.map(|number| number.to_string())));
+        }
+        let exceeded = places.iter().filter_map(|place| match place {
+            Place::Limited(found) if found.limit.spec().soft && found.decision?.is_denied() => {
+                Some(found.limit.spec().name.as_str())
+            }
+            _ => None,
+        });
+        let exceeded = exceeded.collect::<Vec<_>>().join(", ");
+        if !exceeded.is_empty() {
+            metadata.push(("soft_exceeded".to_owned(), exceeded.clone()));
+            headers.push((SOFT_EXCEEDED.into(), exceeded));
         }
         if let Some(vendor) = self.vendor {
             let told = places.iter().filter_map(|place| match place {

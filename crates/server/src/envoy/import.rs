@@ -65,7 +65,8 @@ fn push_limit(text: &mut String, limit: &LimitSpec) {
     let _ = writeln!(text, "    algorithm: {}", policy.algorithm.name());
     let mut options = vec![policy.options(), limit.sharing.options()];
     options.extend(limit.global.then(|| "global: true".to_owned()));
-    options.extend(limit.shadow.then(|| "shadow: true".to_owned()));
+    options.extend(limit.soft.then(|| "soft: true".to_owned()));
+    options.extend((limit.shadow && !limit.soft).then(|| "shadow: true".to_owned()));
     options.extend(limit.max_keys.map(|keys| format!("max_keys: {keys}")));
     for option in options.iter().flat_map(|options| options.split(", ")).filter(|option| !option.is_empty()) {
         let _ = writeln!(text, "    {option}");

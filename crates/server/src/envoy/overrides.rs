@@ -94,6 +94,7 @@ impl Kept {
             policy,
             global: false,
             shadow: false,
+            soft: false,
             when_full: tidegate_limiter::WhenFull::default(),
             on_expiry: OnExpiry::default(),
             max_keys: Some(MAX_KEYS),

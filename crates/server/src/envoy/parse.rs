@@ -29,7 +29,7 @@ const DESCRIPTOR: [&str; 10] = [
 ];
 
 /// In addition to the algorithms' own options.
-const RATE_LIMIT: [&str; 13] = [
+const RATE_LIMIT: [&str; 14] = [
     "unit",
     "requests_per_unit",
     "unlimited",
@@ -37,6 +37,7 @@ const RATE_LIMIT: [&str; 13] = [
     "replaces",
     "algorithm",
     "charge",
+    "soft",
     "sharing",
     "on_error",
     "deadline",
@@ -210,6 +211,7 @@ impl Reader<'_> {
         let limit = Fields::open(node, "a rate_limit", &options::with(&RATE_LIMIT), self.complaints)?;
         let name = text(&limit, "name").unwrap_or_default();
         let replaces = self.replaces(&limit, &name);
+        let soft = limit.flag("soft").unwrap_or(false);
         let mut rule = Rule {
             domain: self.domain.clone(),
             path,
@@ -218,7 +220,8 @@ impl Reader<'_> {
             requests_per_unit: 0,
             name,
             replaces,
-            shadow,
+            shadow: shadow || soft,
+            soft,
             quota,
             charge: limit.read("charge", "`always` or `admitted`", Charge::from_name),
             detailed_metric,
@@ -299,6 +302,7 @@ impl Reader<'_> {
             policy,
             global,
             shadow: rule.shadow,
+            soft: rule.soft,
             when_full: tidegate_limiter::WhenFull::default(),
             on_expiry: OnExpiry::default(),
             max_keys,

@@ -122,6 +122,8 @@ pub struct Rule {
     pub replaces: Vec<String>,
     /// Counts and reports, but never denies.
     pub shadow: bool,
+    /// Counts every request, and answers say that it is exceeded.
+    pub soft: bool,
     /// Does not deny alone: a request is denied only if all its rules of this kind deny.
     pub quota: bool,
     /// Whether its limit counts denied requests, too; `None` if the server's option determines it.

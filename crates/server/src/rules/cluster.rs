@@ -138,6 +138,7 @@ fn token(rule: ClusterRule, namespace: &Arc<str>) -> Result<(TokenRule, LimitSpe
         policy: policy(&rule, rule.count),
         global: !is_of_values,
         shadow: false,
+        soft: false,
         max_keys: None,
         when_full: WhenFull::default(),
         on_expiry: OnExpiry::default(),

@@ -20,12 +20,13 @@ const MAX_NAME: usize = 64;
 const MAX_LIMITS: usize = 1_000;
 
 /// In addition to the algorithms' own options.
-const FIELDS: [&str; 17] = [
+const FIELDS: [&str; 18] = [
     "name",
     "limit",
     "algorithm",
     "global",
     "shadow",
+    "soft",
     "when_full",
     "on_expiry",
     "overrides",
@@ -171,7 +172,16 @@ fn read_limit(
     let name = read_name(&fields, &called);
     let policy = read_policy(&fields, &called, None);
     let global = fields.flag("global").unwrap_or(false);
-    let shadow = fields.flag("shadow").unwrap_or(false);
+    let soft = fields.flag("soft").unwrap_or(false);
+    let shadow = fields.flag("shadow").unwrap_or(soft);
+    if soft && let Some(node) = fields.get("shadow") {
+        let what = format!("{called} is soft, so `shadow` has no meaning");
+        complaints.at(node.line, what, "remove one of them");
+    }
+    if soft && policy.as_ref().is_some_and(|policy| !policy.algorithm.limits_rate()) {
+        let what = format!("{called} counts permits, which cannot exceed the limit");
+        complaints.at(fields.line_of("soft"), what, "remove `soft`, or use `shadow`");
+    }
     let max_keys = fields.number("max_keys", 1).map(|keys| keys as usize);
     let words = [("forget", WhenFull::Forget), ("deny", WhenFull::Deny)];
     let when_full = fields.word("when_full", &words).unwrap_or_default();
@@ -199,6 +209,7 @@ fn read_limit(
         policy: policy?,
         global,
         shadow,
+        soft,
         max_keys,
         when_full,
         on_expiry,

@@ -32,6 +32,8 @@ pub struct LimitSpec {
     pub global: bool,
     /// Counts and reports, but never denies.
     pub shadow: bool,
+    /// Counts every request, also beyond the limit, and answers say that it is exceeded. A soft limit is a `shadow` limit, too.
+    pub soft: bool,
     /// The maximum number of keys in memory; `None` for the server's own setting.
     pub max_keys: Option<usize>,
     /// The decision on new keys if only evicting an exhausted key could make room.

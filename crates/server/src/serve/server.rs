@@ -151,9 +151,7 @@ impl Server {
         let reload = Reload::new(sources.clone(), Arc::clone(&events));
         let loaded = sources.load(keeping)?;
         let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, clock)?);
-        let (consume, headers) = (options.envoy_consume, options.envoy_headers.clone());
-        let rates = DescriptorService::new(Arc::clone(&service), consume, headers);
-        let rates = Arc::new(rates.with_vendor(options.vendor_headers).with_modes(options.envoy_modes));
+        let rates = Arc::new(descriptor_service(&options, &service));
         events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
         if let Some(state) = &state {
             state.restore(&service);
@@ -185,7 +183,6 @@ impl Server {
         let app = Arc::new(App {
             service: Arc::clone(&service),
             rates,
-            vendor: options.vendor_headers,
             metrics,
             events: Arc::clone(&events),
             flow: Arc::new(Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() }),
@@ -406,6 +403,12 @@ async fn divide_memory(service: Arc<Service>) {
         };
         division = looked;
     }
+}
+
+fn descriptor_service(options: &Options, service: &Arc<Service>) -> DescriptorService {
+    DescriptorService::new(Arc::clone(service), options.envoy_consume, options.envoy_headers.clone())
+        .with_vendor(options.vendor_headers)
+        .with_modes(options.envoy_modes)
 }
 
 /// Ends reservations and what operators gave single keys for a time, until the future is dropped.

@@ -18,6 +18,7 @@ descriptors:
   - {key: tokens, rate_limit: {unit: day, requests_per_unit: 1000}}
   - {key: kept, rate_limit: {unit: day, requests_per_unit: 10, charge: admitted}}
   - {key: all, rate_limit: {unit: day, requests_per_unit: 10, charge: always}}
+  - {key: soft, rate_limit: {unit: day, requests_per_unit: 2, soft: true}}
   - {key: window, rate_limit: {unit: day, requests_per_unit: 10, algorithm: sliding-window}}
 ";
 
@@ -92,4 +93,26 @@ fn what_a_denied_request_charged_can_be_given_back() {
     let back = request("shop", vec![refund(hits(900, one("tokens", "a")))]);
     client.try_ask(back).unwrap();
     assert_eq!(client.told(vec![hits(0, one("tokens", "a"))]), "OK: OK/400");
+}
+
+#[test]
+fn a_soft_rule_admits_counts_and_says_so() {
+    for consume in [Consume::Each, Consume::AllOrNone] {
+        let server = serving(&format!("grpc-soft-{consume:?}"), consume);
+        let mut client = Client::of(server.grpc);
+        for (used, left) in [(1, 1), (2, 0), (3, 0), (4, 0)] {
+            let answer = client.ask(vec![one("soft", "ada")]);
+            assert_eq!(crate::client::shown(&answer), format!("OK: OK/{left}"));
+            let header =
+                answer.response_headers_to_add.iter().find(|header| header.key == "x-tidegate-soft-exceeded");
+            assert_eq!(
+                header.map(|header| header.value.as_str()),
+                (used > 2).then_some("shop.soft"),
+                "{used}"
+            );
+            let metadata =
+                answer.dynamic_metadata.is_some_and(|told| told.fields.contains_key("soft_exceeded"));
+            assert_eq!(metadata, used > 2);
+        }
+    }
 }

@@ -30,7 +30,7 @@ pub(super) fn yaml(limit: &Limit) -> String {
             let _ = writeln!(text, "  {option}");
         });
     }
-    for (name, on) in [("global", spec.global), ("shadow", spec.shadow)] {
+    for (name, on) in [("global", spec.global), ("shadow", spec.shadow && !spec.soft), ("soft", spec.soft)] {
         if on {
             let _ = writeln!(text, "  {name}: true");
         }

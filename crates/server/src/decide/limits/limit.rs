@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use tidegate_core::{Clock, Decision, DenialReason, Nanos, Policy, PolicyError};
 use tidegate_limiter::{KeyedLimiter, OverrideError, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
@@ -78,6 +79,7 @@ impl Limit {
     #[inline]
     #[must_use = "`None` means that nothing was decided"]
     pub fn decide_in_memory(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+        let act = self.counted(act);
         if self.store.is_some() {
             return self.decide_blocked(act, key, cost, now);
         }
@@ -98,6 +100,12 @@ impl Limit {
         let decision = self.explained(key, decision);
         self.count(act, key, cost, &decision, now);
         Some(decision)
+    }
+
+    /// A soft limit counts every request.
+    #[inline]
+    fn counted(&self, act: Act) -> Act {
+        if self.spec.soft && act == Act::Take { Act::TakeAnyway } else { act }
     }
 
     /// The same decision; the reason of a denial by the deny list says so.
@@ -142,6 +150,9 @@ impl Limit {
     /// holds, or by a remembered denial. `None` means that nothing was decided or counted.
     #[inline]
     pub(crate) fn take_here(&self, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+        if self.spec.soft {
+            return None;
+        }
         let decision = self.by_store(&self.store.as_ref()?.take_here(key, cost)?);
         self.count(Act::Take, key, cost, &decision, now);
         Some(decision)
@@ -164,6 +175,7 @@ impl Limit {
         cost: u32,
         now: Nanos,
     ) -> Result<Decision, Refusal> {
+        let act = self.counted(act);
         match (self.decide_in_memory(act, key, cost, now), &self.store) {
             (Some(decision), _) => Ok(decision),
             // Boxed, so that callers whose limits are in memory do not carry the state of a question to the store.
@@ -214,6 +226,11 @@ impl Limit {
 
     /// Takes each of these costs if it is admitted; neighbours with the same key in this order.
     pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)], now: Nanos) -> Vec<Decision> {
+        if self.spec.soft {
+            let asked = requests.iter().map(|(key, cost)| self.decide(Act::Take, key, *cost, now));
+            // Only a refund is refused.
+            return join_all(asked).await.into_iter().flatten().collect();
+        }
         let Some(store) = &self.store else {
             let take = |&(key, cost): &(&[u8], u32)| self.decide_in_memory(Act::Take, key, cost, now);
             return requests.iter().filter_map(take).collect();

@@ -6,6 +6,9 @@ use tidegate_core::Decision;
 
 use crate::decide::limits::Limit;
 
+/// The header field of answers that names the soft limits which are exceeded.
+pub(crate) const SOFT_EXCEEDED: &str = "x-tidegate-soft-exceeded";
+
 /// The decision of one limit.
 #[derive(Clone, Debug)]
 pub struct Answer {
@@ -21,6 +24,12 @@ impl Answer {
     /// Whether this limit allows the work.
     pub fn is_allowed(&self) -> bool {
         self.decision.is_allowed() || self.limit.spec().shadow
+    }
+
+    /// Whether this is a soft limit that is exceeded.
+    #[must_use]
+    pub fn exceeds_softly(&self) -> bool {
+        self.limit.spec().soft && self.decision.is_denied()
     }
 
     /// After how long a retry would be admitted; `None` for admitted work, and if the wait is unknown.

@@ -58,8 +58,9 @@ impl Service {
             return Ok((joint, None));
         }
         let part = |((answer, ask), &place): ((&Answer, &Ask<'_>), &u64)| {
-            // A shadow limit that would deny has taken nothing.
-            let cost = if answer.decision.is_allowed() { ask.cost } else { 0 };
+            // A shadow limit that would deny has taken nothing, unless it is soft.
+            let has_taken = answer.decision.is_allowed() || answer.limit.spec().soft;
+            let cost = if has_taken { ask.cost } else { 0 };
             let estimate = Estimate { cost, taken: now, place };
             Part { taken: estimate.into(), ..reserved_part(&answer.limit, &answer.key) }
         };

@@ -25,7 +25,12 @@ impl RateLimitService for Shared {
 
 pub(super) fn status(error: &Unanswered) -> Status {
     let code = match error {
-        Unanswered::NoDomain | Unanswered::NoDescriptors | Unanswered::Override(_) => Code::InvalidArgument,
+        Unanswered::NoDomain
+        | Unanswered::NoDescriptors
+        | Unanswered::Override(_)
+        | Unanswered::Refused(Refusal::Reservation(
+            ReservationError::TooManyParts | ReservationError::Twice | ReservationError::Unknown,
+        )) => Code::InvalidArgument,
         Unanswered::Refused(
             Refusal::NoAnswer { .. }
             | Refusal::NotCharged { .. }
@@ -34,9 +39,6 @@ pub(super) fn status(error: &Unanswered) -> Status {
         Unanswered::Refused(Refusal::Reservation(ReservationError::TooMany { .. })) => {
             Code::ResourceExhausted
         }
-        Unanswered::Refused(Refusal::Reservation(
-            ReservationError::TooManyParts | ReservationError::Twice | ReservationError::Unknown,
-        )) => Code::InvalidArgument,
         Unanswered::Refused(_) => Code::FailedPrecondition,
     };
     Status::new(code, error.to_string())

@@ -177,7 +177,7 @@ fn rules(app: &App, permitted: &impl Fn(&str) -> Result<(), Problem>) -> Value {
 }
 
 fn rule(limit: &Limit) -> Value {
-    let LimitSpec { name, policy, global, shadow, overrides, deny, sharing, .. } = limit.spec();
+    let LimitSpec { name, policy, global, shadow, overrides, deny, sharing, soft, .. } = limit.spec();
     let stats = limit.limiter().stats();
     let overrides: Map<String, Value> =
         overrides.iter().map(|(key, own)| (key.clone(), own.to_string().into())).collect();
@@ -205,6 +205,7 @@ fn rule(limit: &Limit) -> Value {
         "sharing": sharing.options(),
         "global": global,
         "shadow": shadow,
+        "soft": soft,
         "keys": stats.keys,
         "max_keys": stats.max_keys,
         "overrides": overrides,

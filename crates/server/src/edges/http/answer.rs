@@ -10,7 +10,7 @@ use serde::Serialize;
 use tidegate_core::DenialReason;
 use tidegate_tower::headers;
 
-use crate::decide::service::{Answer, JointAnswer};
+use crate::decide::service::{Answer, JointAnswer, SOFT_EXCEEDED};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STATE: HeaderName = HeaderName::from_static("ratelimit");
@@ -83,7 +83,12 @@ fn push_decision(body: &mut Vec<u8>, answer: &Answer, allowed: bool) {
     if !spec.shadow {
         reason(body, raw.reason());
     }
-    if spec.shadow {
+    if spec.soft {
+        let exceeded: &[u8] = if raw.is_denied() { b"true" } else { b"false" };
+        body.extend_from_slice(b",\"soft\":{\"exceeded\":");
+        body.extend_from_slice(exceeded);
+        body.push(b'}');
+    } else if spec.shadow {
         let would_deny = if raw.is_denied() { "true" } else { "false" };
         body.extend_from_slice(b",\"shadow\":{\"would_deny\":");
         body.extend_from_slice(would_deny.as_bytes());
@@ -115,6 +120,13 @@ fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<Sta
         // Limit names are plain ASCII, so the value is always valid.
         if let Ok(value) = HeaderValue::from_str(&text) {
             headers.insert(name, value);
+        }
+    }
+    let exceeded: Vec<_> = answers.iter().filter(|answer| answer.exceeds_softly()).collect();
+    if !exceeded.is_empty() {
+        let names: Vec<_> = exceeded.iter().map(|answer| answer.limit.spec().name.as_str()).collect();
+        if let Ok(value) = HeaderValue::from_str(&names.join(", ")) {
+            headers.insert(HeaderName::from_static(SOFT_EXCEEDED), value);
         }
     }
     if !bound.is_allowed()

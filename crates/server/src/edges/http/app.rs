@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use axum::{body::Body, http::Response};
-use tidegate_tower::Vendor;
+use axum::{
+    body::Body,
+    http::{Response, StatusCode},
+};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{hosts::Hosts, rules_thread::RulesThread, table::Plane};
+use super::{answer, hosts::Hosts, rules_thread::RulesThread, table::Plane};
 use crate::{
     control::flow::Flow,
     decide::service::{Answer, Service},
@@ -25,8 +27,6 @@ pub(crate) struct App {
     pub service: Arc<Service>,
     /// Decides on descriptors.
     pub rates: Arc<DescriptorService>,
-    /// The provider of language models whose header fields answers also have.
-    pub vendor: Option<Vendor>,
     pub metrics: Metrics,
     pub events: Arc<Events>,
     /// The reports of programs about their resources, and the rules for them.
@@ -52,9 +52,14 @@ pub(crate) struct App {
 }
 
 impl App {
+    /// The response for one limit.
+    pub fn one(&self, answer: &Answer, status: Option<StatusCode>) -> Response<Body> {
+        self.for_vendor(std::slice::from_ref(answer), answer::one(answer, status))
+    }
+
     /// Adds the header fields of the provider of language models, if one is chosen.
     pub fn for_vendor(&self, answers: &[Answer], mut response: Response<Body>) -> Response<Body> {
-        if let Some(vendor) = self.vendor {
+        if let Some(vendor) = self.rates.vendor() {
             let told = answers.iter().map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
             response.headers_mut().extend(vendor.fields(told, self.service.now()));
         }

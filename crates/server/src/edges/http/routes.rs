@@ -151,8 +151,7 @@ async fn run(
             let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
             // A proxy wants only the head: nginx closes a connection on which a body is left.
-            let response = answer::one(&answer, None);
-            let mut response = app.for_vendor(std::slice::from_ref(&answer), response);
+            let mut response = app.one(&answer, None);
             response.headers_mut().remove(header::CONTENT_TYPE);
             *response.body_mut() = Body::empty();
             Ok(response)
@@ -203,8 +202,7 @@ async fn run(
             if let (Act::Refund, Some(rights)) = (act, &rights) {
                 app.service.record_refund(&rights.name, &answer.limit, &answer.key, ask.cost);
             }
-            let response = answer::one(&answer, Some(StatusCode::OK));
-            Ok(app.for_vendor(std::slice::from_ref(&answer), response))
+            Ok(app.one(&answer, Some(StatusCode::OK)))
         }
         Endpoint::Metrics
         | Endpoint::Block
@@ -251,7 +249,7 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Respons
             let act = if takes { Act::Take } else { Act::Peek };
             let answer = service.decide(ask.question(), act, service.now()).await;
             let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
-            Ok(app.for_vendor(std::slice::from_ref(&answer), answer::one(&answer, status)))
+            Ok(app.one(&answer, status))
         }
         Asks::All(all) => {
             let asks: Vec<_> = all.iter().map(Ask::question).collect();

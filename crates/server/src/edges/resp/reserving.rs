@@ -35,10 +35,13 @@ pub(crate) struct Reserving {
     protocol: Protocol,
 }
 
+/// A limit, a key and a cost.
+type Asked = (Box<[u8]>, Box<[u8]>, u32);
+
 #[derive(Debug)]
 enum Act {
-    /// For a time, a limit, a key and a cost each.
-    Reserve(Nanos, Vec<(Box<[u8]>, Box<[u8]>, u32)>),
+    /// For a time.
+    Reserve(Nanos, Vec<Asked>),
     Extend(Id, Vec<u32>),
     /// Without costs the reservation is cancelled.
     Settle(Id, Option<Vec<u32>>),
