@@ -166,12 +166,12 @@ impl DescriptorService {
             .filter(|found| found.act == Act::Take)
             .collect();
         let together = match self.consume {
-            Consume::AllOrNone => self.take_together(descriptors, &mut takes, now).await,
+            Consume::AllOrNone => self.take_together(&mut takes, now).await,
             Consume::Each => None,
         };
         let is_over = match together {
             Some(is_over) => is_over,
-            None => take_each(descriptors, &mut takes, now).await?,
+            None => take_each(&mut takes, now).await?,
         };
         let is_uncharged = is_over && together.is_some();
         if is_uncharged {
@@ -276,12 +276,7 @@ impl DescriptorService {
     /// out and the others are asked again, so everything that is charged was admitted in one step. Returns whether the request
     /// is denied; `None` if one step cannot decide on all of them, because they are on different nodes of a cluster or a table
     /// has no room for all keys. Then nothing was charged.
-    async fn take_together(
-        &self,
-        descriptors: &Descriptors,
-        takes: &mut [&mut Found],
-        now: Nanos,
-    ) -> Option<bool> {
+    async fn take_together(&self, takes: &mut [&mut Found], now: Nanos) -> Option<bool> {
         let mut asked: Vec<usize> = (0..takes.len()).collect();
         loop {
             let parts: Vec<Part<'_>> = asked.iter().map(|at| takes[*at].part()).collect();
@@ -493,7 +488,7 @@ fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> u32 {
 /// The descriptor that tells a client most: the last one that denies, or else the first of those with the least remaining.
 fn strictest(statuses: &[Status]) -> Option<(&Current, &Status)> {
     let limited = || statuses.iter().filter_map(|status| Some((status.limit.as_ref()?, status)));
-    let over = limited().filter(|(_, status)| status.is_over).last();
+    let over = limited().rfind(|(_, status)| status.is_over);
     over.or_else(|| limited().min_by_key(|(_, status)| status.remaining))
 }
 
@@ -524,11 +519,7 @@ fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
 }
 
 /// Charges each limit separately. Returns whether the request is denied.
-async fn take_each(
-    descriptors: &Descriptors,
-    takes: &mut [&mut Found],
-    now: Nanos,
-) -> Result<bool, Unanswered> {
+async fn take_each(takes: &mut [&mut Found], now: Nanos) -> Result<bool, Unanswered> {
     join_all(takes.iter_mut().map(|found| found.take(now)))
         .await
         .into_iter()

@@ -414,7 +414,7 @@ impl Service {
                 top.denied.into_iter().map(key).collect::<Vec<_>>()
             })
             .collect();
-        all.sort_by(|one, other| other.key.count.cmp(&one.key.count));
+        all.sort_by_key(|denied| std::cmp::Reverse(denied.key.count));
         all.truncate(most);
         all
     }
