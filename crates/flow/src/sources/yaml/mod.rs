@@ -74,6 +74,7 @@ pub fn parse(text: &str) -> Result<Rules, SourceError> {
 }
 
 /// Reads the [`SECTIONS`] of a document that the caller has opened, and validates their rules.
+#[must_use]
 pub fn read(fields: &Fields<'_>) -> Rules {
     Rules {
         flow: flow::FLOW.rules(fields),
