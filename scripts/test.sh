@@ -209,6 +209,8 @@ documentation() {
 }
 stage "documentation" documentation
 stage "the core without the standard library" cargo check --locked --quiet -p tidegate-core --no-default-features
+stage "the command without gRPC, OpenTelemetry, the simulator and top" \
+    cargo clippy --locked --quiet -p tidegate-cli --no-default-features -- -D warnings
 
 if rustup target list --installed 2>/dev/null | grep -qx x86_64-unknown-linux-musl; then
     stage "the calls to the system with musl, which the released binaries have" \

@@ -112,9 +112,7 @@ pub struct Health {
 #[derive(Debug, clap::Args)]
 pub struct Acquire {
     #[command(flatten)]
-    of: Of,
-    #[command(flatten)]
-    target: DataTarget,
+    of: Of<DataTarget>,
     /// The number of units to take; 0 asks whether no more is in use than the limit, for a later `tidegate charge`
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u32,
@@ -129,9 +127,7 @@ pub struct Acquire {
 #[derive(Debug, clap::Args)]
 pub struct Peek {
     #[command(flatten)]
-    of: Of,
-    #[command(flatten)]
-    target: DataTarget,
+    of: Of<DataTarget>,
     /// The number of units that would be taken
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u32,
@@ -143,9 +139,7 @@ pub struct Peek {
 #[derive(Debug, clap::Args)]
 pub struct Charge {
     #[command(flatten)]
-    of: Of,
-    #[command(flatten)]
-    target: DataTarget,
+    of: Of<DataTarget>,
     /// The number of units to charge
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
@@ -155,9 +149,7 @@ pub struct Charge {
 #[derive(Debug, clap::Args)]
 pub struct Refund {
     #[command(flatten)]
-    of: Of,
-    #[command(flatten)]
-    target: DataTarget,
+    of: Of<DataTarget>,
     /// The number of units to refund
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     cost: u32,
@@ -167,9 +159,7 @@ pub struct Refund {
 #[derive(Debug, clap::Args)]
 pub struct Block {
     #[command(flatten)]
-    of: Of,
-    #[command(flatten)]
-    target: AdminTarget,
+    of: Of<AdminTarget>,
     /// For how long; without it, until the key is unblocked
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     r#for: Option<Duration>,
@@ -181,9 +171,7 @@ pub struct Block {
 #[derive(Debug, clap::Args)]
 pub struct Unblock {
     #[command(flatten)]
-    of: Of,
-    #[command(flatten)]
-    target: AdminTarget,
+    of: Of<AdminTarget>,
 }
 
 /// Give a key another quota while the server runs: tidegate override per-user alice 1000/1m --for 1h
@@ -210,13 +198,15 @@ pub struct Override {
     end: bool,
 }
 
-/// A limit and a key.
+/// A limit and a key of a server.
 #[derive(Debug, clap::Args)]
-struct Of {
+struct Of<T: clap::Args> {
     /// The limit's name
     limit: String,
     /// The key; not needed for a global limit
     key: Option<String>,
+    #[command(flatten)]
+    target: T,
 }
 
 /// Forget the use of a key, or of all keys of a limit if no key is given
@@ -225,9 +215,7 @@ struct Of {
 #[derive(Debug, clap::Args)]
 pub struct Reset {
     #[command(flatten)]
-    of: Of,
-    #[command(flatten)]
-    target: AdminTarget,
+    of: Of<AdminTarget>,
 }
 
 /// Reload a server's rules, and print the result
@@ -431,7 +419,7 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)
 }
 
-impl Of {
+impl<T: clap::Args> Of<T> {
     fn question(&self, cost: u32) -> Value {
         json!({"limit": self.limit, "key": self.key, "cost": cost})
     }
@@ -489,7 +477,7 @@ pub fn acquire(args: &Acquire) -> ExitCode {
     let clock = SystemClock::new();
     let until = args.wait.map(|wait| clock.now().saturating_add(wait.into()));
     loop {
-        let answer = match args.target.target().post("/v1/acquire", &args.of.question(args.cost)) {
+        let answer = match args.of.target.target().post("/v1/acquire", &args.of.question(args.cost)) {
             Ok(answer) => answer,
             Err(error) => return exit(Err(error)),
         };
@@ -515,18 +503,19 @@ fn pause(span: Duration) {
 }
 
 pub fn peek(args: &Peek) -> ExitCode {
-    exit(args.target.target().post("/v1/peek", &args.of.question(args.cost)).map(|answer| decided(&answer)))
+    let answer = args.of.target.target().post("/v1/peek", &args.of.question(args.cost));
+    exit(answer.map(|answer| decided(&answer)))
 }
 
 pub fn charge(args: &Charge) -> ExitCode {
-    exit(args.target.target().post("/v1/charge", &args.of.question(args.cost)).map(|answer| {
+    exit(args.of.target.target().post("/v1/charge", &args.of.question(args.cost)).map(|answer| {
         print(&format!("remaining {}", answer["remaining"]));
         answer["allowed"] == true
     }))
 }
 
 pub fn refund(args: &Refund) -> ExitCode {
-    exit(args.target.target().post("/v1/refund", &args.of.question(args.cost)).map(|answer| {
+    exit(args.of.target.target().post("/v1/refund", &args.of.question(args.cost)).map(|answer| {
         print(&format!("remaining {}", answer["remaining"]));
         true
     }))
@@ -537,7 +526,7 @@ pub fn block(args: &Block) -> ExitCode {
     if let Some(span) = args.r#for {
         body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
     }
-    exit(args.target.target().post("/v1/block", &body).map(|_| true))
+    exit(args.of.target.target().post("/v1/block", &body).map(|_| true))
 }
 
 pub fn override_key(args: &Override) -> ExitCode {
@@ -606,11 +595,12 @@ fn written(limit: &Value) -> String {
 }
 
 pub fn unblock(args: &Unblock) -> ExitCode {
-    exit(args.target.target().post("/v1/unblock", &args.of.named()).map(|answer| answer["unblocked"] == true))
+    let answer = args.of.target.target().post("/v1/unblock", &args.of.named());
+    exit(answer.map(|answer| answer["unblocked"] == true))
 }
 
 pub fn reset(args: &Reset) -> ExitCode {
-    exit(args.target.target().post("/v1/reset", &args.of.named()).map(|_| true))
+    exit(args.of.target.target().post("/v1/reset", &args.of.named()).map(|_| true))
 }
 
 pub fn reload(args: &Reload) -> ExitCode {

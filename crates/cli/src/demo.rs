@@ -70,7 +70,7 @@ fn serve(args: &Args, rules: &Path) -> ExitCode {
     };
     let rate = args.rate;
     serve::run_with(*options, move |server| {
-        if let Some(admin) = server.admin_address() {
+        if let Some(admin) = server.address("admin") {
             // The reader of the output may be gone.
             let _ = writeln!(
                 io::stdout(),
@@ -78,7 +78,7 @@ fn serve(args: &Args, rules: &Path) -> ExitCode {
                  In a terminal: tidegate top --server http://{admin}    Ctrl-C ends the demo."
             );
         }
-        if let Some(resp) = server.resp_address() {
+        if let Some(resp) = server.address("resp") {
             // It ends with the server, or with the process.
             thread::spawn(move || traffic(resp, rate));
         }

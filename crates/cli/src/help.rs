@@ -170,6 +170,7 @@ mod tests {
         assert_eq!(wrapping(&text.into()), "one two three\n\n  a: b\n  c: d\nfour five");
     }
 
+    #[cfg(feature = "sim")]
     #[test]
     fn the_help_of_simulate_has_no_markup() {
         let mut command = command();

@@ -8,15 +8,18 @@ mod demo;
 mod help;
 mod import;
 mod manual;
+#[cfg(feature = "sim")]
 mod metrics;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod ratelimit;
 mod record;
 mod serve;
+#[cfg(feature = "sim")]
 mod simulate;
 mod systemd;
 mod token;
+#[cfg(feature = "top")]
 mod top;
 mod values;
 
@@ -50,10 +53,13 @@ enum Command {
     Reload(client::Reload),
     Rules(client::Rules),
     Token(token::Args),
+    #[cfg(feature = "top")]
     Top(top::Args),
     Record(record::Args),
     Import(import::Args),
+    #[cfg(feature = "sim")]
     Simulate(Box<simulate::Args>),
+    #[cfg(feature = "sim")]
     Metrics(metrics::Args),
     Completions(manual::Completions),
     Man(manual::Man),
@@ -78,10 +84,13 @@ fn main() -> ExitCode {
         Command::Reload(args) => client::reload(&args),
         Command::Rules(args) => client::rules(&args),
         Command::Token(args) => token::run(&args),
+        #[cfg(feature = "top")]
         Command::Top(args) => top::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Import(args) => import::run(&args),
+        #[cfg(feature = "sim")]
         Command::Simulate(args) => simulate::run(&args),
+        #[cfg(feature = "sim")]
         Command::Metrics(args) => metrics::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

@@ -1,4 +1,5 @@
 //! `tidegate metrics` as a user runs it.
+#![cfg(feature = "sim")]
 
 use std::{
     fs,

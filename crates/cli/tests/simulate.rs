@@ -1,4 +1,5 @@
 //! `tidegate simulate` as a user runs it.
+#![cfg(feature = "sim")]
 
 use std::{
     collections::BTreeSet,

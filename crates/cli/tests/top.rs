@@ -1,4 +1,5 @@
 //! `tidegate top` and `tidegate rules` with a real server, as scripts use them.
+#![cfg(feature = "top")]
 
 mod program;
 

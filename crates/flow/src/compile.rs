@@ -25,11 +25,19 @@ impl State {
 /// Compiles the rules of `set` that apply to a resource; `None` if there are none. A rule that is identical in `old`
 /// keeps its state. If only the numbers of a rule differ, it keeps its units in flight.
 fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compiled> {
-    let (layout, name) = (state.shared.layout, &*state.name);
+    let (layout, name, rules) = (state.shared.layout, &*state.name, &set.rules);
     let related = set.related(name).into_iter();
-    let authority = set.authority(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
-    let isolation = set.isolation(name).into_iter().map(|rule| (rule.clone(), rule.to_string().into()));
-    let system = set.rules.system.iter().map(|rule| System::new(rule.clone(), layout));
+    let authority = set
+        .authority
+        .of(&rules.authority, name)
+        .into_iter()
+        .map(|rule| (rule.clone(), rule.to_string().into()));
+    let isolation = set
+        .isolation
+        .of(&rules.isolation, name)
+        .into_iter()
+        .map(|rule| (rule.clone(), rule.to_string().into()));
+    let system = rules.system.iter().map(|rule| System::new(rule.clone(), layout));
     let none = (&[][..], &[][..], &[][..], &[][..]);
     let (params, flow, adaptive, breakers) =
         old.map_or(none, |old| (&old.params[..], &old.flow[..], &old.adaptive[..], &old.breakers[..]));
@@ -37,7 +45,7 @@ fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compi
         authority: authority.collect(),
         system: system.collect(),
         params: keep(
-            &set.hot_params(name),
+            &set.hot_params.of(&rules.hot_params, name),
             params,
             |old| &old.rule,
             |rule, left| match left.iter().position(|old| old.counts_as(rule)) {
@@ -48,13 +56,13 @@ fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compi
         flow: keep_flow(set, name, flow, layout),
         isolation: isolation.collect(),
         adaptive: keep(
-            &set.adaptive(name),
+            &set.adaptive.of(&rules.adaptive, name),
             adaptive,
             |old| &old.rule,
             |rule, _| Adaptive::new(rule.clone()).since(set.loaded_at),
         ),
         breakers: keep(
-            &set.breakers(name),
+            &set.breakers.of(&rules.breakers, name),
             breakers,
             |old| &old.rule,
             |rule, _| Breaker::new(rule.clone()).since(set.loaded_at),
@@ -100,7 +108,7 @@ fn keep<R: PartialEq, S>(
 }
 
 fn keep_flow(set: &RuleSet, name: &str, old: &[Arc<Flow>], layout: Layout) -> Vec<Arc<Flow>> {
-    let rules = set.flow(name);
+    let rules = set.flow.of(&set.rules.flow, name);
     let named: Vec<String> = rules
         .iter()
         .filter_map(|rule| match &rule.origins {

@@ -51,7 +51,6 @@ const fn name(state: BreakerState) -> &'static str {
 #[cfg(all(test, not(loom), feature = "events", feature = "metrics"))]
 mod tests {
     use std::{
-        fmt::Write as _,
         sync::{
             Arc, Mutex,
             atomic::{AtomicU64, Ordering},
@@ -61,42 +60,12 @@ mod tests {
 
     use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
     use tidegate_core::Nanos;
-    use tracing::{Event, field::Field, span};
+    use tracing::Level;
 
     use crate::{
         Gate, ManualTimer,
         rules::{BreakerRule, FlowRule, Rules, Trip},
     };
-
-    /// Writes down events.
-    #[derive(Clone, Default)]
-    struct Events(Arc<Mutex<Vec<String>>>);
-
-    struct EventText(String);
-
-    impl tracing::field::Visit for EventText {
-        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-            let _ = write!(self.0, "{field}={value:?} ");
-        }
-    }
-
-    impl tracing::Subscriber for Events {
-        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-            true
-        }
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-        fn event(&self, event: &Event<'_>) {
-            let mut line = EventText(String::new());
-            event.record(&mut line);
-            self.0.lock().unwrap().push(line.0);
-        }
-        fn enter(&self, _: &span::Id) {}
-        fn exit(&self, _: &span::Id) {}
-    }
 
     /// Keeps counters by name and labels.
     #[derive(Default)]
@@ -140,8 +109,9 @@ mod tests {
             ..Rules::default()
         })
         .unwrap();
-        let (events, counters) = (Events::default(), Counters::default());
-        tracing::subscriber::with_default(events.clone(), || {
+        let ((log, writer), counters) = (std::io::pipe().unwrap(), Counters::default());
+        let events = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_ansi(false);
+        tracing::subscriber::with_default(events.with_writer(Arc::new(writer)).finish(), || {
             metrics::with_local_recorder(&counters, || {
                 let search = gate.resource("search");
                 drop(search.enter().unwrap());
@@ -153,10 +123,10 @@ mod tests {
                 assert!(db.enter().is_err());
             });
         });
-        let events = events.0.lock().unwrap().join("\n");
+        let events = std::io::read_to_string(log).unwrap();
         for part in [
-            r#"message=blocked resource="search" kind="flow" rule="1/1s" units=1"#,
-            r#"message=breaker changed resource="db""#,
+            r#"DEBUG tidegate_flow: blocked resource="search" kind="flow" rule="1/1s" units=1"#,
+            r#"INFO tidegate_flow: breaker changed resource="db""#,
             r#"from="closed" to="open""#,
             r#"resource="db" kind="breaker""#,
         ] {

@@ -130,7 +130,6 @@ impl Server {
     /// # Panics
     /// When the server does not reply.
     #[track_caller]
-    #[allow(clippy::must_use_candidate)] // Many commands only reply OK.
     pub fn ask(&self, command: &[&str]) -> Reply {
         ask_as(self.port, self.password.as_deref(), command)
             .unwrap_or_else(|error| panic!("{command:?} on port {}: {error}", self.port))

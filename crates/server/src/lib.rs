@@ -27,7 +27,7 @@
 //! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 //! # runtime.block_on(async {
 //! let server = Server::start(Options::default()).await?;
-//! println!("http://{}", server.http_address().expect("HTTP is on by default"));
+//! println!("http://{}", server.address("http").expect("HTTP is on by default"));
 //! let (orders, receiver) = tokio::sync::mpsc::channel(1);
 //! orders.send(Order::Stop).await?;
 //! server.run(receiver).await;

@@ -41,7 +41,6 @@ fn count(name: &'static str, refusal: &Refusal<'_>) {
 mod tests {
     use std::{
         convert::Infallible,
-        fmt::Write as _,
         sync::{Arc, Mutex},
     };
 
@@ -52,40 +51,11 @@ mod tests {
     };
     use tidegate_limiter::{KeyedLimiter, Policy};
     use tower::{Layer, ServiceExt, service_fn};
-    use tracing::{Event, field::Field, span};
+    use tracing::Level;
 
     use crate::{RateLimitLayer, key::Header};
 
     type Lines = Arc<Mutex<Vec<String>>>;
-
-    /// Writes down events of this crate's target.
-    struct Events(Lines);
-
-    struct EventText(String);
-
-    impl tracing::field::Visit for EventText {
-        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-            let _ = write!(self.0, "{field}={value:?} ");
-        }
-    }
-
-    impl tracing::Subscriber for Events {
-        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            metadata.target() == "tidegate_tower"
-        }
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-        fn event(&self, event: &Event<'_>) {
-            let mut line = EventText(String::new());
-            event.record(&mut line);
-            self.0.lock().unwrap().push(line.0);
-        }
-        fn enter(&self, _: &span::Id) {}
-        fn exit(&self, _: &span::Id) {}
-    }
 
     /// Writes down each increment of a counter.
     struct Counters(Lines);
@@ -135,8 +105,10 @@ mod tests {
                 key.into_iter().fold(Request::builder(), |request, key| request.header("x-api-key", key));
             block_on(service.clone().oneshot(request.body(()).unwrap())).unwrap().status().as_u16()
         };
-        let (events, counts) = (Lines::default(), Lines::default());
-        let statuses = tracing::subscriber::with_default(Events(Arc::clone(&events)), || {
+        let ((log, writer), counts) = (std::io::pipe().unwrap(), Lines::default());
+        let events = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_ansi(false);
+        let events = events.with_writer(Arc::new(writer)).finish();
+        let statuses = tracing::subscriber::with_default(events, || {
             metrics::with_local_recorder(&Counters(Arc::clone(&counts)), || {
                 [ask(Some("ada")), ask(Some("ada")), ask(Some("ada")), ask(None)]
             })
@@ -150,9 +122,10 @@ mod tests {
                 "tidegate_tower_refused_total{limit=client,reason=no-key} 1",
             ]
         );
-        let events = events.lock().unwrap();
+        let log = std::io::read_to_string(log).unwrap();
+        let events: Vec<&str> = log.lines().filter(|line| line.contains(" tidegate_tower: ")).collect();
         assert_eq!(events.len(), 2, "{events:?}");
-        assert!(events[0].contains(r#"message=refused limit="client" reason="limited""#), "{events:?}");
+        assert!(events[0].contains(r#"refused limit="client" reason="limited""#), "{events:?}");
         assert!(events[1].contains(r#"limit="client" reason="no-key""#), "{events:?}");
     }
 }

@@ -63,8 +63,8 @@ impl Serving {
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_049_600)));
         let server = runtime.block_on(Server::start_on(options, clock)).expect("a server");
         let address = |address: Option<SocketAddr>| address.expect("it listens");
-        let [http, admin] = [server.http_address(), server.admin_address()].map(address);
-        let [grpc, sentinel] = [server.grpc_address(), server.sentinel_address()].map(address);
+        let [http, admin] = [server.address("http"), server.address("admin")].map(address);
+        let [grpc, sentinel] = [server.address("grpc"), server.address("sentinel-token")].map(address);
         let (orders, receiver) = mpsc::channel(1);
         runtime.spawn(server.run(receiver));
         Self { http, admin, grpc, sentinel, _runtime: runtime, _orders: orders }

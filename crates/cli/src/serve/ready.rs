@@ -54,16 +54,16 @@ impl Ready {
     }
 
     pub(super) fn print(&self, server: &Server) {
-        let (http, resp, grpc) = (server.http_address(), server.resp_address(), server.grpc_address());
-        let admin = server.admin_address();
+        let (http, resp, grpc) = (server.address("http"), server.address("resp"), server.address("grpc"));
+        let admin = server.address("admin");
         if self.format == LogFormat::Json {
             let shown = |address: Option<SocketAddr>| address.map(|address| address.to_string());
             tracing::info!(
                 http = shown(http),
                 resp = shown(resp),
                 grpc = shown(grpc),
-                spoe = shown(server.spoe_address()),
-                sentinel = shown(server.sentinel_address()),
+                spoe = shown(server.address("spoe")),
+                sentinel = shown(server.address("sentinel-token")),
                 admin = shown(admin),
                 rules = self.rules,
                 state = self.state,
@@ -88,10 +88,10 @@ impl Ready {
         if let Some(address) = grpc {
             line("gRPC", &format!("{address}, for Envoy"));
         }
-        if let Some(address) = server.spoe_address() {
+        if let Some(address) = server.address("spoe") {
             line("SPOE", &format!("{address}, for HAProxy"));
         }
-        if let Some(address) = server.sentinel_address() {
+        if let Some(address) = server.address("sentinel-token") {
             line("tokens", &format!("{address}, for Sentinel"));
         }
         line("admin", &shown(admin, "http", admin_has_tls));

@@ -138,19 +138,19 @@ pub(crate) struct RuleSet {
     /// When these rules became active.
     pub(crate) loaded_at: Nanos,
     pub(crate) rules: Rules,
-    authority: Index,
-    hot_params: Index,
-    flow: Index,
-    isolation: Index,
-    adaptive: Index,
-    breakers: Index,
+    pub(crate) authority: Index,
+    pub(crate) hot_params: Index,
+    pub(crate) flow: Index,
+    pub(crate) isolation: Index,
+    pub(crate) adaptive: Index,
+    pub(crate) breakers: Index,
     /// The related resources that flow rules name, each with its statistics and the indices of these rules.
     related: HashMap<String, (Arc<Node>, Vec<usize>)>,
 }
 
 /// The positions of the rules of one kind, by resource.
 #[derive(Default)]
-struct Index {
+pub(crate) struct Index {
     by_name: HashMap<String, Vec<usize>>,
     patterns: Vec<(Regex, usize)>,
 }
@@ -168,7 +168,8 @@ impl Index {
         index
     }
 
-    fn of<'r, R>(&self, rules: &'r [R], resource: &str) -> Vec<&'r R> {
+    /// Returns those of the rules that apply to a resource.
+    pub(crate) fn of<'r, R>(&self, rules: &'r [R], resource: &str) -> Vec<&'r R> {
         let mut places: Vec<usize> = self.by_name.get(resource).cloned().unwrap_or_default();
         places.extend(
             self.patterns.iter().filter(|(pattern, _)| pattern.is_match(resource)).map(|&(_, at)| at),
@@ -213,18 +214,6 @@ impl RuleSet {
             || self.related.contains_key(resource)
     }
 
-    pub(crate) fn authority(&self, resource: &str) -> Vec<&AuthorityRule> {
-        self.authority.of(&self.rules.authority, resource)
-    }
-
-    pub(crate) fn hot_params(&self, resource: &str) -> Vec<&HotParamRule> {
-        self.hot_params.of(&self.rules.hot_params, resource)
-    }
-
-    pub(crate) fn flow(&self, resource: &str) -> Vec<&FlowRule> {
-        self.flow.of(&self.rules.flow, resource)
-    }
-
     /// Returns the flow rules that measure this resource as related to their own.
     pub(crate) fn related(&self, resource: &str) -> Vec<&FlowRule> {
         let places = self.related.get(resource).map(|(_, places)| places);
@@ -234,17 +223,5 @@ impl RuleSet {
     /// Returns the statistics of a resource that a rule names as related.
     pub(crate) fn node(&self, related: &str) -> Option<&Arc<Node>> {
         self.related.get(related).map(|(node, _)| node)
-    }
-
-    pub(crate) fn isolation(&self, resource: &str) -> Vec<&IsolationRule> {
-        self.isolation.of(&self.rules.isolation, resource)
-    }
-
-    pub(crate) fn adaptive(&self, resource: &str) -> Vec<&AdaptiveRule> {
-        self.adaptive.of(&self.rules.adaptive, resource)
-    }
-
-    pub(crate) fn breakers(&self, resource: &str) -> Vec<&BreakerRule> {
-        self.breakers.of(&self.rules.breakers, resource)
     }
 }

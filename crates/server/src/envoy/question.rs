@@ -1,6 +1,6 @@
 //! Envoy's requests and the answers, independent of the wire format.
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
 use super::{Entry, Override, Unit};
 use crate::decide::refusal::Refusal;
@@ -67,38 +67,19 @@ pub struct Current {
 }
 
 /// Why a request, or one of its descriptors, cannot be decided. The message says what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unanswered {
     /// The request names no domain.
+    #[error("rate limit domain must not be empty: set `domain` in Envoy's filter")]
     NoDomain,
     /// The request has no descriptor.
+    #[error("rate limit descriptor list must not be empty: add `rate_limits` to the route")]
     NoDescriptors,
     /// The request's override is invalid.
+    #[error("the limit in the request is invalid: {0}")]
     Override(String),
     /// The limits refused the request.
-    Refused(Refusal),
-}
-
-impl fmt::Display for Unanswered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDomain => {
-                f.write_str("rate limit domain must not be empty: set `domain` in Envoy's filter")
-            }
-            Self::NoDescriptors => {
-                f.write_str("rate limit descriptor list must not be empty: add `rate_limits` to the route")
-            }
-            Self::Override(why) => write!(f, "the limit in the request is invalid: {why}"),
-            Self::Refused(refusal) => refusal.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Unanswered {}
-
-impl From<Refusal> for Unanswered {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
+    #[error(transparent)]
+    Refused(#[from] Refusal),
 }

@@ -54,17 +54,13 @@ pub fn parse(text: &str) -> Result<Rules, Vec<Problem>> {
 /// # Errors
 /// The same as [`parse`]; for a store also limits that cannot be shared.
 pub fn parse_for(text: &str, keeping: Keeping) -> Result<Rules, Vec<Problem>> {
-    tidegate_config::read(parse_yaml(text), |root, complaints| match root {
-        Some(root) => read_rules(root, keeping, complaints),
-        None => {
-            let problem = Problem::overall("the file is empty");
-            complaints.add(
-                problem.mend(
-                    "begin with `limits:` and a list, as in `limits: [{name: per-user, limit: 100/1m}]`",
-                ),
-            );
-            Rules::default()
+    tidegate_config::read(parse_yaml(text), |root, complaints| {
+        if let Some(root) = root {
+            return read_rules(root, keeping, complaints);
         }
+        let mend = "begin with `limits:` and a list, as in `limits: [{name: per-user, limit: 100/1m}]`";
+        complaints.add(Problem::overall("the file is empty").mend(mend));
+        Rules::default()
     })
 }
 

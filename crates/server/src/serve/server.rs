@@ -13,9 +13,10 @@ use tidegate_core::{Clock, Nanos};
 use tidegate_limiter::SystemClock;
 use tidegate_redis::Address;
 use tokio::{
+    net::TcpListener,
     sync::{Semaphore, mpsc, watch},
-    task::{JoinHandle, JoinSet, spawn_blocking},
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    task::{JoinSet, spawn_blocking},
+    time::{Instant, Interval, MissedTickBehavior, interval, timeout},
 };
 
 use crate::{
@@ -102,13 +103,12 @@ pub struct Server {
     reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
     attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
-    http: Serving,
-    admin: Serving,
-    resp: Option<(SocketAddr, Reactors)>,
-    grpc: Serving,
-    spoe: Serving,
-    sentinel: Serving,
-    stop_http: watch::Sender<bool>,
+    /// The address of each listener, by the option that sets it.
+    addresses: Vec<(&'static str, SocketAddr)>,
+    /// All listeners but that of RESP, and what stops them.
+    serving: JoinSet<()>,
+    stop_serving: watch::Sender<bool>,
+    resp: Option<Reactors>,
 }
 
 impl Server {
@@ -157,16 +157,24 @@ impl Server {
             state.restore(&service);
         }
         let stats = Arc::new(RespStats::default());
-        let (stop_http, stopped) = watch::channel(false);
+        let (stop_serving, stopped) = watch::channel(false);
         let security = ListenerSecurity::open(&options)?;
         let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
-        let [grpc, spoe, sentinel] =
-            listen_for_peers(&options, &rates, &mut metrics, &security, &stopped).await?;
-        let origins = options.http_origins.clone();
+        let mut listeners = Listeners {
+            options: &options,
+            service: &service,
+            security: &security,
+            stopped,
+            addresses: Vec::new(),
+            serving: JoinSet::new(),
+        };
+        listeners.serve_grpc(&rates, &mut metrics).await?;
+        listeners.serve_spoe(&mut metrics).await?;
+        listeners.serve_sentinel(&mut metrics).await?;
         // All addresses are bound before any is served.
-        let http = listen_if_on(&options, "http", options.http.as_deref()).await?;
-        let admin = listen_if_on(&options, "admin", options.admin.as_deref()).await?;
-        let resp = listen_if_on(&options, "resp", options.resp.as_deref()).await?;
+        let http = listeners.listen("http", options.http.as_deref()).await?;
+        let admin = listeners.listen("admin", options.admin.as_deref()).await?;
+        let resp = listeners.listen("resp", options.resp.as_deref()).await?;
         let door = |option, listener: &Option<(_, SocketAddr)>, has_password| match listener {
             Some((_, address)) => security.door(option, *address, has_password),
             // A listener that does not exist has no clients.
@@ -192,32 +200,25 @@ impl Server {
             ready: AtomicBool::new(true),
             trace_readers: Arc::new(Semaphore::new(1)),
             rules_thread: http::RulesThread::start().map_err(StartError::Threads)?,
-            origins,
+            origins: options.http_origins.clone(),
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),
         });
-        let serve_http = |listener: Option<(_, SocketAddr)>, plane, stats: &Arc<ConnectionStats>| {
-            let (listener, address) = listener?;
-            let (name, most) = match plane {
-                Plane::Data => ("http", options.max_connections),
-                Plane::Admin => ("admin", options.max_connections.min(ADMIN_CONNECTIONS)),
-            };
-            let bounds = Bounds { max_connections: most, ..bounds(&options, &security, name) };
-            let paths = http::Paths::new(Arc::clone(&app), plane, pages::routes());
-            let (service, stats) = (Arc::clone(&service), Arc::clone(stats));
-            let connections = Acceptor::new(listener, bounds, service, Arc::clone(&stats), stopped.clone());
-            let serve = http::serve(connections, paths, security.of(name), stats, stopped.clone());
-            Some((address, tokio::spawn(serve)))
-        };
-        let http = serve_http(http, Plane::Data, &events.http);
-        let admin = serve_http(admin, Plane::Admin, &events.admin);
+        listeners.serve_http(http, &app, Plane::Data);
+        listeners.serve_http(admin, &app, Plane::Admin);
         let resp = match resp {
-            Some(listener) => {
-                let stats = Arc::clone(&stats);
-                Some(serve_resp(listener, &options, resp_door, &security, &service, started, stats)?)
-            }
+            Some(listener) => Some(serve_resp(
+                listener,
+                &options,
+                resp_door,
+                &security,
+                &service,
+                started,
+                Arc::clone(&stats),
+            )?),
             None => None,
         };
+        let Listeners { addresses, serving, .. } = listeners;
         Ok(Self {
             options,
             security,
@@ -231,44 +232,16 @@ impl Server {
             control_planes,
             reload_orders,
             state: state.map(Arc::new),
-            http,
-            admin,
+            addresses,
+            serving,
+            stop_serving,
             resp,
-            grpc,
-            spoe,
-            sentinel,
-            stop_http,
         })
     }
 
-    /// The address of HTTP.
-    pub fn http_address(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(|(address, _)| *address)
-    }
-
-    /// The address of the control plane.
-    pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(|(address, _)| *address)
-    }
-
-    /// The address of the Redis protocol.
-    pub fn resp_address(&self) -> Option<SocketAddr> {
-        self.resp.as_ref().map(|(address, _)| *address)
-    }
-
-    /// The address of gRPC.
-    pub fn grpc_address(&self) -> Option<SocketAddr> {
-        self.grpc.as_ref().map(|(address, _)| *address)
-    }
-
-    /// The address of SPOE.
-    pub fn spoe_address(&self) -> Option<SocketAddr> {
-        self.spoe.as_ref().map(|(address, _)| *address)
-    }
-
-    /// The address of the token server for Sentinel's clients.
-    pub fn sentinel_address(&self) -> Option<SocketAddr> {
-        self.sentinel.as_ref().map(|(address, _)| *address)
+    /// The address of the listener of this option: `http`, `admin`, `resp`, `grpc`, `spoe` or `sentinel-token`.
+    pub fn address(&self, option: &str) -> Option<SocketAddr> {
+        self.addresses.iter().find(|(name, _)| *name == option).map(|(_, address)| *address)
     }
 
     /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
@@ -293,13 +266,9 @@ impl Server {
             stats,
             reload,
             state,
-            http,
-            admin,
+            serving,
+            stop_serving,
             resp,
-            grpc,
-            spoe,
-            sentinel,
-            stop_http,
             ..
         } = self;
         let mut background = JoinSet::new();
@@ -315,8 +284,15 @@ impl Server {
         for control_plane in self.control_planes {
             background.spawn(control_plane.follow());
         }
-        background.spawn(watch_occupancy(Arc::clone(&service)));
-        background.spawn(keep_history(Arc::clone(&service), Arc::clone(&app), stats));
+        // Warns about limits that run out of room.
+        let (mut occupancy, its) = (Occupancy::default(), Arc::clone(&service));
+        background.spawn(every(occupancy::EVERY, move || occupancy.look(&its)));
+        let (its, http) = (Arc::clone(&service), Arc::clone(&app));
+        background.spawn(every(history::EVERY, move || {
+            let (http, resp) = (http.metrics.http.answers(), stats.latency.counts());
+            let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
+            its.history().look(&its.limits(), answers, its.now());
+        }));
         background.spawn(divide_memory(Arc::clone(&service)));
         background.spawn(end_what_is_due(Arc::clone(&service)));
         while let Some(Order::Reload) = orders.recv().await {
@@ -331,8 +307,11 @@ impl Server {
         // A step that hangs continues in its own thread and ends with the process.
         background.shutdown().await;
         let stopping = Instant::now();
-        let mut listeners = Listeners { app, events, http, admin, resp, grpc, spoe, sentinel, stop_http };
-        let ended = listeners.stop(options.grace, &mut orders).await;
+        app.ready.store(false, Ordering::Release);
+        // Without a receiver, no listener is left to stop.
+        let _ = stop_serving.send(true);
+        let open = || events.http.connections.load(Ordering::Relaxed);
+        let ended = stop_listeners(serving, resp, options.grace, &mut orders, open).await;
         let Some(state) = state else {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
             return ended;
@@ -358,34 +337,26 @@ impl Server {
     }
 }
 
-/// Warns about limits that run out of room, until the future is dropped.
-async fn watch_occupancy(service: Arc<Service>) {
-    let mut occupancy = Occupancy::default();
-    let mut ticks = interval(occupancy::EVERY);
+/// The ticks of a task in the background.
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        occupancy.look(&service);
-    }
+    ticks
 }
 
-/// Records the history of each second, until the future is dropped.
-async fn keep_history(service: Arc<Service>, app: Arc<App>, resp: Arc<RespStats>) {
-    let mut ticks = interval(history::EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+/// Calls `act` now and after each period, until the future is dropped.
+async fn every(period: Duration, mut act: impl FnMut()) {
+    let mut ticks = ticks(period);
     loop {
         ticks.tick().await;
-        let (http, resp) = (app.metrics.http.answers(), resp.latency.counts());
-        let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
-        service.history().look(&service.limits(), answers, service.now());
+        act();
     }
 }
 
 /// Moves memory between limits that share it, until the future is dropped.
 async fn divide_memory(service: Arc<Service>) {
     let mut division = limits::Division::default();
-    let mut ticks = interval(limits::DIVIDE_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(limits::DIVIDE_EVERY);
     loop {
         ticks.tick().await;
         if service.limits().max_memory().is_none() {
@@ -413,8 +384,7 @@ fn descriptor_service(options: &Options, service: &Arc<Service>) -> DescriptorSe
 
 /// Ends reservations and what operators gave single keys for a time, until the future is dropped.
 async fn end_what_is_due(service: Arc<Service>) {
-    let mut ticks = interval(Duration::from_secs(1));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(Duration::from_secs(1));
     for tick in 0_u64.. {
         ticks.tick().await;
         service.end_overrides_due();
@@ -423,64 +393,37 @@ async fn end_what_is_due(service: Arc<Service>) {
     }
 }
 
-/// The listeners, and how to stop them.
-struct Listeners {
-    app: Arc<App>,
-    events: Arc<Events>,
-    http: Serving,
-    admin: Serving,
-    resp: Option<(SocketAddr, Reactors)>,
-    grpc: Serving,
-    spoe: Serving,
-    sentinel: Serving,
-    /// Stops all listeners but that of RESP.
-    stop_http: watch::Sender<bool>,
-}
-
-impl Listeners {
-    async fn stop(&mut self, grace: Duration, orders: &mut mpsc::Receiver<Order>) -> Ended {
-        self.app.ready.store(false, Ordering::Release);
-        // Without a receiver, no listener is left to stop.
-        let _ = self.stop_http.send(true);
-        if let Some((_, reactors)) = &self.resp {
-            reactors.drain();
-        }
-        let (http, admin, resp) = (&mut self.http, &mut self.admin, &mut self.resp);
-        let (grpc, spoe, sentinel) = (&mut self.grpc, &mut self.spoe, &mut self.sentinel);
-        let finished = async {
-            for listener in [http, admin, grpc, spoe, sentinel] {
-                if let Some((_, serving)) = listener {
-                    let _ = serving.await;
-                    // A task that has ended must not be awaited again.
-                    *listener = None;
-                }
-            }
-            if let Some((_, reactors)) = resp {
-                reactors.ended().await;
-            }
-        };
-        let ended = tokio::select! {
-            in_time = timeout(grace, finished) => {
-                if in_time.is_ok() { Ended::Complete } else { Ended::Cut }
-            }
-            () = stop_again(orders) => Ended::Cut,
-        };
-        if ended == Ended::Cut {
-            let open = self.events.http.connections.load(Ordering::Relaxed);
-            tracing::warn!(http_connections = open, "some connections did not end in time and are closed");
-            let http = self.http.iter_mut().chain(&mut self.admin);
-            let others = self.grpc.iter_mut().chain(&mut self.spoe).chain(&mut self.sentinel);
-            for (_, listener) in http.chain(others) {
-                listener.abort();
-                let _ = listener.await;
-            }
-            if let Some((_, reactors)) = &mut self.resp {
-                reactors.abort();
-                reactors.ended().await;
-            }
-        }
-        ended
+/// Waits until all listeners have ended, for at most the grace. `open` counts the connections of HTTP.
+async fn stop_listeners(
+    mut serving: JoinSet<()>,
+    mut resp: Option<Reactors>,
+    grace: Duration,
+    orders: &mut mpsc::Receiver<Order>,
+    open: impl Fn() -> usize,
+) -> Ended {
+    if let Some(reactors) = &resp {
+        reactors.drain();
     }
+    let finished = async {
+        while serving.join_next().await.is_some() {}
+        if let Some(reactors) = &mut resp {
+            reactors.ended().await;
+        }
+    };
+    let in_time = tokio::select! {
+        in_time = timeout(grace, finished) => in_time.is_ok(),
+        () = stop_again(orders) => false,
+    };
+    if in_time {
+        return Ended::Complete;
+    }
+    tracing::warn!(http_connections = open(), "some connections did not end in time and are closed");
+    serving.shutdown().await;
+    if let Some(reactors) = &mut resp {
+        reactors.abort();
+        reactors.ended().await;
+    }
+    Ended::Cut
 }
 
 /// Waits for another order to stop.
@@ -593,113 +536,139 @@ fn control_planes(
     clients
 }
 
-/// A listener's address, and the task that serves it.
-type Serving = Option<(SocketAddr, JoinHandle<()>)>;
-
-/// Starts to serve the programs that ask by their own protocols: Envoy, HAProxy and Sentinel's clients.
-async fn listen_for_peers(
-    options: &Options,
-    rates: &Arc<DescriptorService>,
-    metrics: &mut Metrics,
-    security: &ListenerSecurity,
-    stopped: &watch::Receiver<bool>,
-) -> Result<[Serving; 3], StartError> {
-    let grpc = listen_for_grpc(options, rates, metrics, security, stopped).await?;
-    let spoe = listen_for_spoe(options, rates.service(), metrics, security, stopped).await?;
-    let sentinel = listen_for_sentinel(options, rates.service(), metrics, security, stopped).await?;
-    Ok([grpc, spoe, sentinel])
+/// The listeners while the server starts.
+struct Listeners<'a> {
+    options: &'a Options,
+    service: &'a Arc<Service>,
+    security: &'a ListenerSecurity,
+    stopped: watch::Receiver<bool>,
+    addresses: Vec<(&'static str, SocketAddr)>,
+    serving: JoinSet<()>,
 }
 
-#[cfg(feature = "grpc")]
-async fn listen_for_grpc(
-    options: &Options,
-    rates: &Arc<DescriptorService>,
-    metrics: &mut Metrics,
-    security: &ListenerSecurity,
-    stopped: &watch::Receiver<bool>,
-) -> Result<Serving, StartError> {
-    use crate::{
-        edges::grpc::{Shared, serve},
-        observe::metrics::GrpcStats,
-    };
-
-    let Some(address) = &options.grpc else { return Ok(None) };
-    let (listener, address) = listen(options, "grpc", address).await?;
-    let door = security.door("grpc", address, false)?;
-    let stats = Arc::new(GrpcStats::default());
-    metrics.add_grpc(Arc::clone(&stats));
-    let (service, its) = (Arc::clone(rates.service()), Arc::clone(&stats.connections));
-    let connections =
-        Acceptor::new(listener, bounds(options, security, "grpc"), service, its, stopped.clone());
-    let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
-    let serve = serve(connections, shared, security.of("grpc"), stopped.clone());
-    Ok(Some((address, tokio::spawn(serve))))
-}
-
-#[cfg(not(feature = "grpc"))]
-#[allow(clippy::unused_async, reason = "the same form as with gRPC")]
-async fn listen_for_grpc(
-    options: &Options,
-    _rates: &Arc<DescriptorService>,
-    _metrics: &mut Metrics,
-    _security: &ListenerSecurity,
-    _stopped: &watch::Receiver<bool>,
-) -> Result<Serving, StartError> {
-    if options.grpc.is_some() || !options.envoy_xds.is_empty() {
-        return Err(StartError::NoGrpc);
+impl Listeners<'_> {
+    /// Binds the address of this option, or takes the passed socket; `None` without an address.
+    async fn listen(
+        &mut self,
+        option: &'static str,
+        address: Option<&str>,
+    ) -> Result<Option<(TcpListener, SocketAddr)>, StartError> {
+        let Some(address) = address else { return Ok(None) };
+        let refused = |source| StartError::Listen { option, address: address.to_owned(), source };
+        let listener = match self.options.sockets.iter().find(|(name, _)| name == option) {
+            Some((_, socket)) => {
+                let socket = socket.try_clone().map_err(refused)?;
+                socket.set_nonblocking(true).map_err(refused)?;
+                TcpListener::from_std(socket).map_err(refused)?
+            }
+            None => TcpListener::bind(address).await.map_err(refused)?,
+        };
+        let address = listener.local_addr().map_err(refused)?;
+        self.addresses.push((option, address));
+        Ok(Some((listener, address)))
     }
-    Ok(None)
-}
 
-async fn listen_for_spoe(
-    options: &Options,
-    service: &Arc<Service>,
-    metrics: &mut Metrics,
-    security: &ListenerSecurity,
-    stopped: &watch::Receiver<bool>,
-) -> Result<Serving, StartError> {
-    let Some(address) = &options.spoe else { return Ok(None) };
-    let (listener, address) = listen(options, "spoe", address).await?;
-    let door = security.door("spoe", address, false)?;
-    let stats = Arc::new(SpoeStats::default());
-    metrics.add_spoe(Arc::clone(&stats));
-    let (its, counts) = (Arc::clone(service), Arc::clone(&stats.connections));
-    let connections =
-        Acceptor::new(listener, bounds(options, security, "spoe"), its, counts, stopped.clone());
-    let agent = Agent { service: Arc::clone(service), door, stats };
-    let serve = spoe::serve(connections, agent, security.of("spoe"), stopped.clone());
-    Ok(Some((address, tokio::spawn(serve))))
-}
+    /// The connections of a listener.
+    fn accept(
+        &self,
+        name: &'static str,
+        listener: TcpListener,
+        max_connections: usize,
+        stats: &Arc<ConnectionStats>,
+    ) -> Acceptor {
+        let bounds = Bounds {
+            name,
+            max_connections,
+            max_per_peer: self.options.max_connections_per_peer,
+            write_timeout: self.options.http_write_timeout,
+            descriptors: Arc::clone(&self.security.descriptors),
+        };
+        let (service, stats) = (Arc::clone(self.service), Arc::clone(stats));
+        Acceptor::new(listener, bounds, service, stats, self.stopped.clone())
+    }
 
-async fn listen_for_sentinel(
-    options: &Options,
-    service: &Arc<Service>,
-    metrics: &mut Metrics,
-    security: &ListenerSecurity,
-    stopped: &watch::Receiver<bool>,
-) -> Result<Serving, StartError> {
-    const NAME: &str = "sentinel-token";
-    let Some(address) = &options.sentinel else { return Ok(None) };
-    let (listener, address) = listen(options, NAME, address).await?;
-    let door = security.door_by_address(NAME, address)?;
-    let stats = Arc::new(SentinelStats::default());
-    metrics.add_sentinel(Arc::clone(&stats));
-    let (its, counts) = (Arc::clone(service), Arc::clone(&stats.connections));
-    let connections = Acceptor::new(listener, bounds(options, security, NAME), its, counts, stopped.clone());
-    let server = TokenServer::new(Arc::clone(service), options.sentinel_max_qps, door, stats);
-    let serve = sentinel::serve(connections, server, stopped.clone());
-    Ok(Some((address, tokio::spawn(serve))))
+    fn serve_http(&mut self, listener: Option<(TcpListener, SocketAddr)>, app: &Arc<App>, plane: Plane) {
+        let Some((listener, _)) = listener else { return };
+        let most = self.options.max_connections;
+        let (name, most, stats) = match plane {
+            Plane::Data => ("http", most, &app.events.http),
+            Plane::Admin => ("admin", most.min(ADMIN_CONNECTIONS), &app.events.admin),
+        };
+        let paths = http::Paths::new(Arc::clone(app), plane, pages::routes());
+        let connections = self.accept(name, listener, most, stats);
+        self.serving.spawn(http::serve(connections, paths, self.security.of(name), Arc::clone(stats)));
+    }
+
+    #[cfg(feature = "grpc")]
+    async fn serve_grpc(
+        &mut self,
+        rates: &Arc<DescriptorService>,
+        metrics: &mut Metrics,
+    ) -> Result<(), StartError> {
+        use crate::{
+            edges::grpc::{Shared, serve},
+            observe::metrics::GrpcStats,
+        };
+
+        let (options, security) = (self.options, self.security);
+        let Some((listener, address)) = self.listen("grpc", options.grpc.as_deref()).await? else {
+            return Ok(());
+        };
+        let door = security.door("grpc", address, false)?;
+        let stats = Arc::new(GrpcStats::default());
+        metrics.add_grpc(Arc::clone(&stats));
+        let connections = self.accept("grpc", listener, options.max_connections, &stats.connections);
+        let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
+        self.serving.spawn(serve(connections, shared, security.of("grpc"), self.stopped.clone()));
+        Ok(())
+    }
+
+    #[cfg(not(feature = "grpc"))]
+    #[allow(clippy::unused_async, reason = "the same form as with gRPC")]
+    async fn serve_grpc(&mut self, _: &Arc<DescriptorService>, _: &mut Metrics) -> Result<(), StartError> {
+        let asks = self.options.grpc.is_some() || !self.options.envoy_xds.is_empty();
+        if asks { Err(StartError::NoGrpc) } else { Ok(()) }
+    }
+
+    async fn serve_spoe(&mut self, metrics: &mut Metrics) -> Result<(), StartError> {
+        let (options, security) = (self.options, self.security);
+        let Some((listener, address)) = self.listen("spoe", options.spoe.as_deref()).await? else {
+            return Ok(());
+        };
+        let door = security.door("spoe", address, false)?;
+        let stats = Arc::new(SpoeStats::default());
+        metrics.add_spoe(Arc::clone(&stats));
+        let connections = self.accept("spoe", listener, options.max_connections, &stats.connections);
+        let agent = Agent { service: Arc::clone(self.service), door, stats };
+        self.serving.spawn(spoe::serve(connections, agent, security.of("spoe"), self.stopped.clone()));
+        Ok(())
+    }
+
+    async fn serve_sentinel(&mut self, metrics: &mut Metrics) -> Result<(), StartError> {
+        const NAME: &str = "sentinel-token";
+        let options = self.options;
+        let Some((listener, address)) = self.listen(NAME, options.sentinel.as_deref()).await? else {
+            return Ok(());
+        };
+        let door = self.security.door_by_address(NAME, address)?;
+        let stats = Arc::new(SentinelStats::default());
+        metrics.add_sentinel(Arc::clone(&stats));
+        let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
+        let server = TokenServer::new(Arc::clone(self.service), options.sentinel_max_qps, door, stats);
+        self.serving.spawn(sentinel::serve(connections, server, self.stopped.clone()));
+        Ok(())
+    }
 }
 
 fn serve_resp(
-    (listener, address): (tokio::net::TcpListener, SocketAddr),
+    (listener, address): (TcpListener, SocketAddr),
     options: &Options,
     door: Door,
     security: &ListenerSecurity,
     service: &Arc<Service>,
     started: Nanos,
     stats: Arc<RespStats>,
-) -> Result<(SocketAddr, Reactors), StartError> {
+) -> Result<Reactors, StartError> {
     let config = RespConfig {
         password: options.resp_password.clone(),
         max_connections: options.max_connections,
@@ -718,47 +687,7 @@ fn serve_resp(
         Shared { service, config, door, tls, peers, strangers, descriptors, started, stats, runtime };
     let refused = StartError::Threads;
     let listener = listener.into_std().map_err(refused)?;
-    Ok((address, resp::start(&listener, &Arc::new(shared)).map_err(refused)?))
-}
-
-/// The bounds of the connections of a listener with this name.
-fn bounds(options: &Options, security: &ListenerSecurity, name: &'static str) -> Bounds {
-    Bounds {
-        name,
-        max_connections: options.max_connections,
-        max_per_peer: options.max_connections_per_peer,
-        write_timeout: options.http_write_timeout,
-        descriptors: Arc::clone(&security.descriptors),
-    }
-}
-
-async fn listen_if_on(
-    options: &Options,
-    option: &'static str,
-    address: Option<&str>,
-) -> Result<Option<(tokio::net::TcpListener, SocketAddr)>, StartError> {
-    match address {
-        Some(address) => listen(options, option, address).await.map(Some),
-        None => Ok(None),
-    }
-}
-
-async fn listen(
-    options: &Options,
-    option: &'static str,
-    address: &str,
-) -> Result<(tokio::net::TcpListener, SocketAddr), StartError> {
-    let refused = |source| StartError::Listen { option, address: address.to_owned(), source };
-    let listener = match options.sockets.iter().find(|(name, _)| name == option) {
-        Some((_, socket)) => {
-            let socket = socket.try_clone().map_err(refused)?;
-            socket.set_nonblocking(true).map_err(refused)?;
-            tokio::net::TcpListener::from_std(socket).map_err(refused)?
-        }
-        None => tokio::net::TcpListener::bind(address).await.map_err(refused)?,
-    };
-    let address = listener.local_addr().map_err(refused)?;
-    Ok((listener, address))
+    resp::start(&listener, &Arc::new(shared)).map_err(refused)
 }
 
 #[cfg(test)]

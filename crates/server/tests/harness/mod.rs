@@ -81,11 +81,11 @@ impl Running {
                 match Server::start_on(options, its).await {
                     Ok(server) => {
                         let started = (
-                            server.http_address(),
-                            server.admin_address(),
-                            server.resp_address(),
-                            server.grpc_address(),
-                            server.sentinel_address(),
+                            server.address("http"),
+                            server.address("admin"),
+                            server.address("resp"),
+                            server.address("grpc"),
+                            server.address("sentinel-token"),
                             server.reloads(),
                         );
                         told.send(Ok(started)).unwrap();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tidegate_core::Quota;
 
 use super::{estimate::Estimate, ranking::DeniedKey, timeline::Timeline, trial::Candidate};
@@ -31,7 +32,7 @@ pub struct Findings {
 }
 
 /// The results of one algorithm.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Row {
     /// The algorithm's name, with its options if there are any.
     pub algorithm: String,
@@ -50,10 +51,13 @@ pub struct Row {
     /// Denials in each interval of the timeline.
     pub denied_over_time: Vec<u64>,
     /// For the leaky bucket: how long admitted requests wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub delays: Option<Delays>,
     /// For the sliding counter: how close its estimate of the rate is.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// For a fleet: what sharing the limit costs.
+    #[serde(skip)]
     pub shared: Option<Sharing>,
 }
 
@@ -85,7 +89,7 @@ impl Row {
     }
 }
 
-/// How long admitted requests wait.
+/// How long admitted requests wait. As JSON, `delayed`, `mean_ms` and `longest_ms`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
     /// The number of requests that wait.
@@ -112,5 +116,14 @@ impl Delays {
     pub fn mean(&self) -> Duration {
         let mean = self.total / u128::from(self.delayed.max(1));
         Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX))
+    }
+}
+
+impl serde::Serialize for Delays {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ms = |span: Duration| span.as_secs_f64() * 1e3;
+        let delays =
+            json!({"delayed": self.delayed, "mean_ms": ms(self.mean()), "longest_ms": ms(self.longest)});
+        delays.serialize(serializer)
     }
 }

@@ -55,9 +55,10 @@ impl fmt::Display for Goal {
 }
 
 /// The smallest limit that meets a goal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Suggestion {
     /// The limit in its window.
+    #[serde(rename = "limit")]
     pub quota: Quota,
     /// Requests that it denies.
     pub denied: u64,
@@ -107,7 +108,7 @@ pub fn suggest_all<W: Workload>(
 }
 
 /// The denials of an algorithm with one limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct CurvePoint {
     /// The limit.
     pub limit: u32,

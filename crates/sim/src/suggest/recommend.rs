@@ -6,11 +6,12 @@ use super::{CurvePoint, Suggestion};
 use crate::algorithm::AlgorithmSpec;
 
 /// A limit to start with, and the reason for the choice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Recommendation {
     /// The algorithm, with its options if any.
     pub algorithm: String,
     /// The limit.
+    #[serde(rename = "limit")]
     pub quota: Quota,
     /// Why this limit was chosen among the suggested ones.
     pub reason: String,

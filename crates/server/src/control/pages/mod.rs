@@ -60,39 +60,24 @@ pub(crate) fn routes() -> Router<Arc<App>> {
     for Asset { path, kind, text } in ASSETS {
         router = router.route(path, get(move || async move { answer(StatusCode::OK, kind, text.into()) }));
     }
+    for path in ["/", "/limit", "/rules", "/audit", "/servers", "/flow", "/live"] {
+        router = router.route(path, get(show));
+    }
     router
-        .route(
-            "/",
-            get(async |State(app): State<Arc<App>>, request: Request| {
-                page(overview::page(&app, request.uri(), Viewer::of(&request)))
-            }),
-        )
-        .route(
-            "/limit",
-            get(async |State(app): State<Arc<App>>, request: Request| {
-                page(limit::page(&app, request.uri(), Viewer::of(&request)).await)
-            }),
-        )
-        .route(
-            "/rules",
-            get(async |State(app): State<Arc<App>>, request: Request| {
-                page(Ok(rules::page(&app, Viewer::of(&request)).await))
-            }),
-        )
-        .route("/audit", get(async |State(app): State<Arc<App>>| page(Ok(audit::page(&app)))))
-        .route("/servers", get(async |State(app): State<Arc<App>>| page(Ok(servers::page(&app).await))))
-        .route(
-            "/flow",
-            get(async |State(app): State<Arc<App>>, request: Request| {
-                page(flow::page(&app, request.uri(), Viewer::of(&request)))
-            }),
-        )
-        .route(
-            "/live",
-            get(async |State(app): State<Arc<App>>, request: Request| {
-                live::answer(app, request.uri(), Viewer::of(&request))
-            }),
-        )
+}
+
+async fn show(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    let (viewer, (head, _)) = (Viewer::of(&request), request.into_parts());
+    let uri = &head.uri;
+    page(match uri.path() {
+        "/" => overview::page(&app, uri, viewer),
+        "/limit" => limit::page(&app, uri, viewer).await,
+        "/rules" => Ok(rules::page(&app, viewer).await),
+        "/audit" => Ok(audit::page(&app)),
+        "/servers" => Ok(servers::page(&app).await),
+        "/flow" => flow::page(&app, uri, viewer),
+        _ => return live::answer(app, uri, viewer),
+    })
 }
 
 /// A page, or what is wrong with the request.

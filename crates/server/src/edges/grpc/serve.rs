@@ -51,7 +51,7 @@ pub(crate) async fn serve(
     connections: Acceptor,
     shared: Shared,
     security: ListenerSecurity,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) {
     let graceful = GracefulShutdown::new();
     let (reporter, health) = tonic_health::server::health_reporter();
@@ -60,21 +60,14 @@ pub(crate) async fn serve(
     serving.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
     let stats = Arc::clone(&shared.stats);
     let (events, reports) = mpsc::channel(rlqs::EVENTS);
-    serving.spawn(rlqs::assign(service, Arc::clone(&stats), reports, stop.clone()));
+    serving.spawn(rlqs::assign(service, Arc::clone(&stats), reports, stop));
     let routes =
         Arc::new(Routes::new(shared, Quotas::new(events), health, Strangers::new(connections.name())));
     let http = builder();
-    loop {
-        let Accepted { io, calls, peer, open } = tokio::select! {
-            accepted = connections.next() => accepted,
-            // Collects connections that have ended.
-            Some(_) = serving.join_next() => continue,
-            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
+    let serve = |Accepted { io, calls, peer, open }| {
         let (routes, http, tls) = (Arc::clone(&routes), http.clone(), security.config(Above::Grpc));
         let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
-        serving.spawn(async move {
+        async move {
             let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
                 let stream = Stream::begin(io, tls).await?;
@@ -102,9 +95,9 @@ pub(crate) async fn serve(
                 () = calls.never_begin(FIRST_CALL) => tracing::debug!(%peer, "connection without a call"),
             }
             drop(open);
-        });
-    }
-    drop(connections);
+        }
+    };
+    connections.each(&mut serving, serve).await;
     graceful.shutdown().await;
 }
 

@@ -4,8 +4,7 @@ use axum::{
     body::Body,
     http::{Response, Uri},
 };
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     answer,
@@ -24,17 +23,8 @@ struct Asked {
     most: usize,
 }
 
-#[derive(Debug, Serialize)]
-struct SizeBody {
-    bytes: u64,
-    max_bytes: u64,
-    limits_left_out: usize,
-}
-
-impl From<Size> for SizeBody {
-    fn from(size: Size) -> Self {
-        Self { bytes: size.bytes, max_bytes: size.max_bytes, limits_left_out: size.left_out }
-    }
+fn memory(size: Size) -> Value {
+    json!({"bytes": size.bytes, "max_bytes": size.max_bytes, "limits_left_out": size.left_out})
 }
 
 /// `permitted` says whether the client's rights cover a limit.
@@ -66,18 +56,19 @@ fn of_limit(app: &App, limit: &str, asked: &Asked) -> Result<Response<Body>, Ref
     let history = app.service.history();
     let told = history.of(&spec.name, asked.step, asked.most);
     let told = told.ok_or_else(|| refused(Refusal::NoHistory { limit: spec.name.clone() }))?;
-    let column = |at: usize| Value::from(told.points.iter().map(|point| point[at]).collect::<Vec<_>>());
-    let mut body = Map::new();
-    body.insert("limit_name".to_owned(), json!(spec.name));
-    body.insert("step_seconds".to_owned(), json!(told.step));
-    body.insert("end".to_owned(), json!(told.end));
-    body.extend(OUTCOMES.iter().enumerate().map(|(at, name)| ((*name).to_owned(), column(at))));
-    if let Some(sample) = history.latency_of(&spec.name, asked.step, asked.most) {
-        body.insert("latency_seconds".to_owned(), json!(latency_bounds().collect::<Vec<_>>()));
-        let sample: Vec<_> = sample.points.iter().map(|point| point.to_vec()).collect();
-        body.insert("latency_sample".to_owned(), json!(sample));
+    let mut body = json!({
+        "limit_name": spec.name,
+        "step_seconds": told.step,
+        "end": told.end,
+        "memory": memory(history.size()),
+    });
+    for (at, name) in OUTCOMES.iter().enumerate() {
+        body[name] = told.points.iter().map(|point| point[at]).collect();
     }
-    body.insert("memory".to_owned(), json!(SizeBody::from(history.size())));
+    if let Some(sample) = history.latency_of(&spec.name, asked.step, asked.most) {
+        body["latency_seconds"] = latency_bounds().collect();
+        body["latency_sample"] = sample.points.iter().map(|point| point.to_vec()).collect();
+    }
     Ok(answer::json(&body))
 }
 
@@ -91,6 +82,6 @@ fn of_answers(app: &App, asked: &Asked) -> Result<Response<Body>, Refused> {
         "end": told.end,
         "latency_seconds": latency_bounds().collect::<Vec<_>>(),
         "answers": told.points.iter().map(|point| point.to_vec()).collect::<Vec<_>>(),
-        "memory": SizeBody::from(history.size()),
+        "memory": memory(history.size()),
     })))
 }

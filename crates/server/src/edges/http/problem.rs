@@ -51,70 +51,52 @@ impl Problem {
     /// A refusal by the service, for this place in the body.
     pub fn from_refusal(refusal: Refusal, place: &str) -> Self {
         let detail = refusal.to_string();
-        let at = |field: &str| Some(format!("{place}/{field}"));
-        match refusal {
-            Refusal::UnknownLimit { nearest, .. } => Self {
-                pointer: at("limit"),
-                nearest: Some(nearest),
-                ..Self::new(StatusCode::NOT_FOUND, "Unknown limit", detail)
-            },
-            Refusal::KeyMissing { .. } => {
-                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key missing", detail) }
-            }
-            Refusal::KeyTooLong { .. } => {
-                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key too long", detail) }
-            }
+        let (status, title, field) = match &refusal {
+            Refusal::UnknownLimit { .. } => (StatusCode::NOT_FOUND, "Unknown limit", "limit"),
+            Refusal::KeyMissing { .. } => (StatusCode::BAD_REQUEST, "Key missing", "key"),
+            Refusal::KeyTooLong { .. } => (StatusCode::BAD_REQUEST, "Key too long", "key"),
+            Refusal::KeyNotText => (StatusCode::BAD_REQUEST, "Key not text", "key"),
             Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } | Refusal::TooManyOverridden { .. } => {
-                Self::new(StatusCode::CONFLICT, "Limit full", detail)
+                (StatusCode::CONFLICT, "Limit full", "")
             }
             Refusal::NoQuota { .. } | Refusal::NotShareable { .. } => {
-                Self { pointer: at("quota"), ..Self::new(StatusCode::BAD_REQUEST, "No quota", detail) }
+                (StatusCode::BAD_REQUEST, "No quota", "quota")
             }
-            Refusal::KeyNotText => {
-                Self { pointer: at("key"), ..Self::new(StatusCode::BAD_REQUEST, "Key not text", detail) }
-            }
-            Refusal::NoMemory { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, "No memory", detail),
-            Refusal::Reservation(why) => {
-                let (status, title) = match why {
-                    ReservationError::Unknown => (StatusCode::NOT_FOUND, "No such reservation"),
-                    ReservationError::NotAnId
-                    | ReservationError::Costs { .. }
-                    | ReservationError::TooLarge
-                    | ReservationError::Twice
-                    | ReservationError::TooManyParts => (StatusCode::BAD_REQUEST, "Not a reservation"),
-                    ReservationError::Ended => (StatusCode::CONFLICT, "Reservation ended"),
-                    ReservationError::Mixed => (StatusCode::CONFLICT, "Kept in the store"),
-                    ReservationError::NoAnswer { .. } => {
-                        (StatusCode::SERVICE_UNAVAILABLE, "No reply from the store")
-                    }
-                    ReservationError::TooMany { .. } | ReservationError::NoId => {
-                        (StatusCode::SERVICE_UNAVAILABLE, "No reservation possible")
-                    }
-                };
-                Self::new(status, title, detail)
-            }
-            Refusal::Scattered => Self::new(StatusCode::CONFLICT, "Keys on different nodes", detail),
+            Refusal::NoMemory { .. } => (StatusCode::SERVICE_UNAVAILABLE, "No memory", ""),
+            Refusal::Reservation(why) => match why {
+                ReservationError::Unknown => (StatusCode::NOT_FOUND, "No such reservation", ""),
+                ReservationError::NotAnId
+                | ReservationError::Costs { .. }
+                | ReservationError::TooLarge
+                | ReservationError::Twice
+                | ReservationError::TooManyParts => (StatusCode::BAD_REQUEST, "Not a reservation", ""),
+                ReservationError::Ended => (StatusCode::CONFLICT, "Reservation ended", ""),
+                ReservationError::Mixed => (StatusCode::CONFLICT, "Kept in the store", ""),
+                ReservationError::NoAnswer { .. } => {
+                    (StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", "")
+                }
+                ReservationError::TooMany { .. } | ReservationError::NoId => {
+                    (StatusCode::SERVICE_UNAVAILABLE, "No reservation possible", "")
+                }
+            },
+            Refusal::Scattered => (StatusCode::CONFLICT, "Keys on different nodes", ""),
             Refusal::NoAnswer { .. } | Refusal::NotCharged { .. } | Refusal::NotChanged { .. } => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", detail)
+                (StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", "")
             }
-            Refusal::Held { .. } => {
-                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No charge possible", detail) }
-            }
-            Refusal::GlobalHasNoKeys { .. } => {
-                Self { pointer: at("limit"), ..Self::new(StatusCode::BAD_REQUEST, "Global limit", detail) }
-            }
-            Refusal::NoTrace => Self::new(StatusCode::CONFLICT, "No trace", detail),
-            Refusal::NoHistory { .. } => Self::new(StatusCode::CONFLICT, "No history", detail),
-            Refusal::NoHeavyKeys { .. } => {
-                Self { pointer: at("limit"), ..Self::new(StatusCode::CONFLICT, "No heavy keys", detail) }
-            }
-            Refusal::InStore { .. } => {
-                Self { pointer: at("key"), ..Self::new(StatusCode::CONFLICT, "Kept in the store", detail) }
-            }
-            Refusal::DeniedByRules { .. } => {
-                Self { pointer: at("key"), ..Self::new(StatusCode::CONFLICT, "Denied by the rules", detail) }
-            }
-        }
+            Refusal::Held { .. } => (StatusCode::CONFLICT, "No charge possible", "limit"),
+            Refusal::GlobalHasNoKeys { .. } => (StatusCode::BAD_REQUEST, "Global limit", "limit"),
+            Refusal::NoTrace => (StatusCode::CONFLICT, "No trace", ""),
+            Refusal::NoHistory { .. } => (StatusCode::CONFLICT, "No history", ""),
+            Refusal::NoHeavyKeys { .. } => (StatusCode::CONFLICT, "No heavy keys", "limit"),
+            Refusal::InStore { .. } => (StatusCode::CONFLICT, "Kept in the store", "key"),
+            Refusal::DeniedByRules { .. } => (StatusCode::CONFLICT, "Denied by the rules", "key"),
+        };
+        let pointer = (!field.is_empty()).then(|| format!("{place}/{field}"));
+        let nearest = match refusal {
+            Refusal::UnknownLimit { nearest, .. } => Some(nearest),
+            _ => None,
+        };
+        Self { pointer, nearest, ..Self::new(status, title, detail) }
     }
 
     /// The client has not authenticated.

@@ -23,7 +23,7 @@ use hyper_util::{
     server::{conn::auto, graceful::GracefulShutdown},
 };
 use tidegate_tower::headers::ceil_secs;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::task::JoinSet;
 
 use super::{MAX_BODY, credentials::Certificate, problem::Problem, routes::Paths};
 use crate::{
@@ -63,20 +63,12 @@ pub(crate) async fn serve(
     paths: Paths,
     security: ListenerSecurity,
     stats: Arc<ConnectionStats>,
-    mut stop: watch::Receiver<bool>,
 ) {
     let (paths, graceful) = (Arc::new(paths), GracefulShutdown::new());
     let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
     let strangers = Arc::new(Strangers::new(connections.name()));
     let mut serving = JoinSet::new();
-    loop {
-        let Accepted { io, calls, peer, open } = tokio::select! {
-            accepted = connections.next() => accepted,
-            // Collects connections that have ended.
-            Some(_) = serving.join_next() => continue,
-            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
+    let serve = |Accepted { io, calls, peer, open }| {
         let (http, idle_time) = if calls.slot.is_spare {
             (spare_http.clone(), SPARE_HEAD_TIME)
         } else {
@@ -84,7 +76,7 @@ pub(crate) async fn serve(
         };
         let (paths, tls) = (Arc::clone(&paths), security.config(Above::Http));
         let (stats, strangers, watcher) = (Arc::clone(&stats), Arc::clone(&strangers), graceful.watcher());
-        serving.spawn(async move {
+        async move {
             let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
                 let stream = Stream::begin(io, tls).await.inspect_err(|_| {
@@ -114,9 +106,9 @@ pub(crate) async fn serve(
                 why = closed => tracing::debug!(%peer, why, "connection closed"),
             }
             drop(open);
-        });
-    }
-    drop(connections);
+        }
+    };
+    connections.each(&mut serving, serve).await;
     graceful.shutdown().await;
 }
 

@@ -14,18 +14,11 @@ use crate::listen::connections::{Accepted, Acceptor};
 const IDLE: Duration = Duration::from_mins(10);
 
 /// Serves until `stop` is set, and then until all requests that were read are answered. Dropping the future closes all connections.
-pub(crate) async fn serve(connections: Acceptor, server: TokenServer, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn serve(connections: Acceptor, server: TokenServer, stop: watch::Receiver<bool>) {
     let mut serving = JoinSet::new();
-    loop {
-        let Accepted { io, calls, peer, open } = tokio::select! {
-            accepted = connections.next() => accepted,
-            // Collects connections that have ended.
-            Some(_) = serving.join_next() => continue,
-            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
+    let serve = |Accepted { io, calls, peer, open }| {
         let (server, stop) = (server.clone(), stop.clone());
-        serving.spawn(async move {
+        async move {
             let served = Connection::new(&server, Arc::clone(&calls), peer.ip()).converse(io, stop);
             tokio::select! {
                 ended = served => if let Err(error) = ended {
@@ -36,8 +29,8 @@ pub(crate) async fn serve(connections: Acceptor, server: TokenServer, mut stop: 
                 () = calls.are_absent_for(IDLE) => tracing::debug!(%peer, "idle connection closed"),
             }
             drop(open);
-        });
-    }
-    drop(connections);
+        }
+    };
+    connections.each(&mut serving, serve).await;
     while serving.join_next().await.is_some() {}
 }

@@ -24,19 +24,12 @@ pub(crate) async fn serve(
     connections: Acceptor,
     agent: Agent,
     security: ListenerSecurity,
-    mut stop: watch::Receiver<bool>,
+    stop: watch::Receiver<bool>,
 ) {
     let mut serving = JoinSet::new();
-    loop {
-        let Accepted { io, calls, peer, open } = tokio::select! {
-            accepted = connections.next() => accepted,
-            // Collects connections that have ended.
-            Some(_) = serving.join_next() => continue,
-            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
+    let serve = |Accepted { io, calls, peer, open }| {
         let (agent, tls, stop) = (agent.clone(), security.config(Above::Resp), stop.clone());
-        serving.spawn(async move {
+        async move {
             let served = async {
                 let stream = Stream::begin(io, tls).await?;
                 let names = stream.names();
@@ -52,8 +45,8 @@ pub(crate) async fn serve(
                 () = calls.are_absent_for(IDLE) => tracing::debug!(%peer, "idle connection closed"),
             }
             drop(open);
-        });
-    }
-    drop(connections);
+        }
+    };
+    connections.each(&mut serving, serve).await;
     while serving.join_next().await.is_some() {}
 }

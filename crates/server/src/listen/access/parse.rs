@@ -100,12 +100,11 @@ fn read_entry(node: &Node, taken: &mut Taken, complaints: &Complaints) -> Option
     }
     let mut addresses = Vec::new();
     for (line, text) in texts(&fields, "addresses") {
-        match text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)) {
-            Ok(network) => addresses.push(network),
-            Err(_) => {
-                let mend = "write an address or a network, as in 192.0.2.7 or 10.0.0.0/8";
-                complaints.at(line, format!("`addresses` has `{text}`"), mend);
-            }
+        if let Ok(network) = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)) {
+            addresses.push(network);
+        } else {
+            let mend = "write an address or a network, as in 192.0.2.7 or 10.0.0.0/8";
+            complaints.at(line, format!("`addresses` has `{text}`"), mend);
         }
     }
     if ["tokens", "certificates", "addresses"].iter().all(|shown| fields.get(shown).is_none()) {

@@ -19,6 +19,7 @@ use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
+    task::JoinSet,
 };
 
 use crate::{
@@ -100,8 +101,26 @@ impl Acceptor {
         self.bounds.name
     }
 
+    /// Serves each connection in a task, until the server stops. Then `serving` has the tasks that have not ended.
+    pub async fn each<S: Future<Output = ()> + Send + 'static>(
+        self,
+        serving: &mut JoinSet<()>,
+        serve: impl Fn(Accepted) -> S,
+    ) {
+        let mut stop = self.stop.clone();
+        loop {
+            tokio::select! {
+                accepted = self.next() => drop(serving.spawn(serve(accepted))),
+                // Collects connections that have ended.
+                Some(_) = serving.join_next() => {}
+                // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+        }
+    }
+
     /// The next connection. A call that is dropped before it is ready loses none.
-    pub async fn next(&self) -> Accepted {
+    async fn next(&self) -> Accepted {
         loop {
             // One at a time: with many that come at once, those that are open are served in between.
             tokio::task::yield_now().await;
