@@ -86,6 +86,7 @@ fn serve(args: &Args, rules: &Path) -> ExitCode {
 }
 
 /// Sends the commands of made-up clients until the server ends the connection.
+#[allow(clippy::disallowed_methods, reason = "a thread that sends at intervals has nothing else to do")]
 fn traffic(server: SocketAddr, rate: u32) {
     let sent = || -> io::Result<()> {
         let mut stream = TcpStream::connect(server)?;

@@ -33,14 +33,18 @@ fn audited(name: &str, store: Option<&str>) -> (Running, PathBuf) {
 fn shown(server: &Running) -> Vec<Value> {
     let mut actions = server.get("/v1/audit").json()["actions"].as_array().unwrap().clone();
     actions.reverse();
-    actions.iter_mut().for_each(|action| drop(action.as_object_mut().unwrap().remove("time_ms")));
+    for action in &mut actions {
+        action.as_object_mut().unwrap().remove("time_ms");
+    }
     actions
 }
 
 fn written(file: &PathBuf) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    lines.iter_mut().for_each(|action| drop(action.as_object_mut().unwrap().remove("time_ms")));
+    for action in &mut lines {
+        action.as_object_mut().unwrap().remove("time_ms");
+    }
     lines
 }
 

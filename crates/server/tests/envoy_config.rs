@@ -249,6 +249,14 @@ descriptors:
 }
 
 #[test]
+fn a_file_without_the_name_of_its_domain_says_so() {
+    for text in ["domain:", "domain: ~", "domain: ''", "descriptors: []", "domain:\ndescriptors: [{key: a}]"] {
+        let told = problems("no-domain", text);
+        assert!(told.len() == 1 && told[0].contains("there is no `domain:`"), "{text}: {told:?}");
+    }
+}
+
+#[test]
 fn numbers_and_booleans_are_taken_as_text_and_a_missing_number_admits_nothing() {
     let config = config(
         "plain",

@@ -34,6 +34,7 @@ const MOST_RESERVATIONS: u32 = reservations::MOST_RESERVATIONS as u32;
 /// variable.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = crate::about_store::STORE)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a separate option")]
 pub struct Args {
     /// A file with these options, in YAML, one per line and without the leading dashes: `tls-cert: server.pem`
     ///

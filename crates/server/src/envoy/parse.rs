@@ -83,7 +83,7 @@ pub fn parse(text: &str, first_rule: usize, keeping: Keeping) -> Result<File, Ve
 
 fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &Complaints) -> Option<File> {
     let fields = Fields::open(root, "the file", &["domain", "descriptors"], complaints)?;
-    let name = text(&fields, "domain").filter(|name| !name.is_empty());
+    let name = text(&fields, "domain");
     if fields.get("domain").is_none() || name.as_deref() == Some("") {
         let mend = "add it: Envoy's filter names it in every request";
         complaints.at(fields.line(), "there is no `domain:`", mend);
@@ -99,7 +99,7 @@ fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &Comp
     let mut root = Level::default();
     reader.descriptors(&fields, &mut Way::default(), &mut root);
     let (rules, limits) = (reader.rules, reader.limits);
-    Some(File { domain: Domain { name: name?, root }, line: fields.line_of("domain"), rules, limits })
+    Some(File { domain: Domain { name: name.filter(|name| !name.is_empty())?, root }, line: fields.line_of("domain"), rules, limits })
 }
 
 /// The descriptors from the domain down to one of them.
