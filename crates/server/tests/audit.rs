@@ -78,7 +78,7 @@ fn each_action_is_shown_and_written_once() {
         by("reset"),
         with(by("refund"), json!({"value": "2"})),
         json!({"client": "local client", "action": "reset", "limit": "logins"}),
-        json!({"client": "local client", "action": "reload", "value": "2"}),
+        json!({"client": "local client", "action": "reload"}),
     ];
     assert_eq!(shown(&server), expected);
 
@@ -109,8 +109,10 @@ fn each_action_is_shown_and_written_once() {
     assert_eq!(saved.status, 200);
     let pushed = server.post("/v1/flow/rules", r#"{"app":"shop","rules":"flow: []"}"#);
     assert_eq!(pushed.status, 200);
+    let previous = server.get("/v1/audit").json()["actions"][1]["value"].clone();
+    assert!(previous.as_str().unwrap().ends_with("rules.yaml.previous"), "{previous}");
     expected.extend([
-        json!({"client": "local client", "action": "save", "value": "1"}),
+        json!({"client": "local client", "action": "save", "value": previous}),
         json!({"client": "local client", "action": "push", "value": "shop"}),
     ]);
     assert_eq!(shown(&server), expected);

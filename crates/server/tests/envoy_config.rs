@@ -250,7 +250,8 @@ descriptors:
 
 #[test]
 fn a_file_without_the_name_of_its_domain_says_so() {
-    for text in ["domain:", "domain: ~", "domain: ''", "descriptors: []", "domain:\ndescriptors: [{key: a}]"] {
+    for text in ["domain:", "domain: ~", "domain: ''", "descriptors: []", "domain:\ndescriptors: [{key: a}]"]
+    {
         let told = problems("no-domain", text);
         assert!(told.len() == 1 && told[0].contains("there is no `domain:`"), "{text}: {told:?}");
     }

@@ -99,7 +99,12 @@ fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &Comp
     let mut root = Level::default();
     reader.descriptors(&fields, &mut Way::default(), &mut root);
     let (rules, limits) = (reader.rules, reader.limits);
-    Some(File { domain: Domain { name: name.filter(|name| !name.is_empty())?, root }, line: fields.line_of("domain"), rules, limits })
+    Some(File {
+        domain: Domain { name: name.filter(|name| !name.is_empty())?, root },
+        line: fields.line_of("domain"),
+        rules,
+        limits,
+    })
 }
 
 /// The descriptors from the domain down to one of them.

@@ -34,7 +34,8 @@ pub struct Action {
     /// The key that it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The quota of an override, the units of a refund, the name of the program that gets rules, or the number of limits in rules.
+    /// The quota of an override, the units of a refund, the name of the program that gets rules, or the file that
+    /// keeps the rules before a save.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// For how long, in milliseconds; none for no end.

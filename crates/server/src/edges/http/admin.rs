@@ -118,7 +118,7 @@ pub(super) async fn run(
                 let detail = format!("{} may not change all limits, which a reload does", rights.name);
                 Err(Problem::forbidden(detail).into())
             }
-            None => reload(app, client, "reload").await,
+            None => reload(app, Action::new(client, "reload")).await,
         },
         // The table of routes leads nothing else here.
         _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane").into()),
@@ -140,8 +140,8 @@ fn refused(refusal: Refusal) -> Refused {
     Problem::from_refusal(refusal, "#").into()
 }
 
-/// Reloads the rules after this action of a client, and waits for the result.
-pub(super) async fn reload(app: &App, client: &str, action: &'static str) -> Result<Response<Body>, Refused> {
+/// Reloads the rules, waits for the result, and records this action if they are in force.
+pub(super) async fn reload(app: &App, action: Action) -> Result<Response<Body>, Refused> {
     let (asked, answer) = oneshot::channel();
     let reloaded = async {
         app.reload.send(Some(asked)).await.ok()?;
@@ -149,7 +149,7 @@ pub(super) async fn reload(app: &App, client: &str, action: &'static str) -> Res
     };
     match tokio::time::timeout(RELOAD_TIME, reloaded).await.ok().flatten() {
         Some(Reloaded::Loaded { limits }) => {
-            app.service.audit().record(app.service.now(), Action::new(client, action).with(&limits));
+            app.service.audit().record(app.service.now(), action);
             Ok(answer::json(&json!({"reloaded": true, "limits": limits})))
         }
         Some(Reloaded::Rejected { problems }) => {

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     listen::access::Rights,
+    observe::audit::Action,
     rules::{
         RulesError,
         file::{SaveError, Text},
@@ -120,7 +121,8 @@ async fn save(app: &App, text: String, version: String, who: String) -> Result<R
     })?;
     let previous = previous.display().to_string();
     // Reload now instead of at the next poll, so that the response has the result.
-    admin::reload(app, &who, "save").await?;
+    // The value is where the old rules are now.
+    admin::reload(app, Action::new(&who, "save").with(&previous)).await?;
     let file = Arc::clone(&app.rules_file);
     let version = on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?.version;
     Ok(answer::json(&json!({"saved": true, "previous": previous, "version": version})))
