@@ -119,6 +119,8 @@ interop() {
     fi
     tests "grpcurl, and the same requests to envoyproxy/ratelimit" -p tidegate-server --test grpc -- --ignored interop --show-output \
         ${known[@]+"${known[@]}"}
+    stage "reservations compared with the crate limitador" \
+        cargo run --quiet --locked --manifest-path bench/limitador/Cargo.toml
 }
 
 need cc gcc

@@ -1,0 +1,299 @@
+//! Runs the same random steps of check, report, reserve and commit through Tidegate's gRPC service and through the crate `limitador`, and
+//! lists each difference with its reason. It fails if a difference has none.
+
+use std::{collections::BTreeMap, collections::HashMap, time::Duration};
+
+use envoy_types::pb::{
+    envoy::{
+        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
+        service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
+    },
+    google::protobuf,
+};
+use limitador::{
+    RateLimiter, RateLimiterBuilder,
+    limit::{Context, Limit, Namespace},
+    reservation::{ReservationId, ReservationLimits},
+    storage::{Storage, in_memory::InMemoryStorage},
+};
+use prost::Message;
+use tidegate_server::InProcess;
+
+const DAY: u64 = 86_400;
+const USER: u64 = 1_000;
+const TEAM: u64 = 5_000;
+/// Ten users of two teams each.
+const USERS: u64 = 10;
+
+#[derive(Clone, PartialEq, Message)]
+struct Reserve {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<RateLimitDescriptor>,
+    #[prost(uint64, tag = "3")]
+    amount: u64,
+    #[prost(message, optional, tag = "4")]
+    ttl: Option<protobuf::Duration>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Reserved {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    reservation_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Commit {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<RateLimitDescriptor>,
+    #[prost(string, tag = "3")]
+    reservation_id: String,
+    #[prost(uint64, tag = "4")]
+    actual_amount: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Committed {
+    #[prost(bool, tag = "1")]
+    reservation_released: bool,
+}
+
+/// A reservation that both granted.
+struct Known {
+    user: u64,
+    ours: String,
+    theirs: ReservationId,
+    amount: u64,
+    is_open: bool,
+}
+
+struct Comparison {
+    ours: InProcess,
+    theirs: RateLimiter,
+    namespace: Namespace,
+    known: Vec<Known>,
+    /// How often each reason occurred.
+    differences: BTreeMap<&'static str, u64>,
+    /// The sum of the open reservations of each user.
+    held: HashMap<u64, u64>,
+    /// The use of each user.
+    used: HashMap<u64, u64>,
+    random: u64,
+}
+
+fn team(user: u64) -> u64 {
+    user % 2
+}
+
+fn descriptors(user: u64) -> Vec<RateLimitDescriptor> {
+    let one = |key: &str, value: u64| RateLimitDescriptor {
+        entries: vec![Entry { key: key.to_owned(), value: value.to_string() }],
+        ..RateLimitDescriptor::default()
+    };
+    vec![one("user", user), one("team", team(user))]
+}
+
+fn context(user: u64) -> Context<'static> {
+    let values = [("user".to_owned(), user.to_string()), ("team".to_owned(), team(user).to_string())];
+    HashMap::from(values).into()
+}
+
+/// The sums for both limits of a user.
+fn both(of: &HashMap<u64, u64>, user: u64) -> [u64; 2] {
+    let one = |user: u64| of.get(&user).copied().unwrap_or_default();
+    [one(user), (0..USERS).filter(|other| team(*other) == team(user)).map(one).sum()]
+}
+
+impl Comparison {
+    fn new(seed: u64) -> Self {
+        let config = format!(
+            "domain: d\ndescriptors:\n  - {{key: user, rate_limit: {{unit: day, requests_per_unit: {USER}}}}}\n  \
+             - {{key: team, rate_limit: {{unit: day, requests_per_unit: {TEAM}}}}}\n"
+        );
+        let limits = ReservationLimits { max_fraction: 1.0, max_ttl: Duration::from_secs(DAY) };
+        let storage = Storage::with_counter_storage(Box::new(InMemoryStorage::new(10_000)));
+        let theirs = RateLimiterBuilder::with_storage(storage).reservation_limits(limits).build();
+        let none: [limitador::limit::Predicate; 0] = [];
+        for (name, most) in [("user", USER), ("team", TEAM)] {
+            let variable = name.try_into().expect("an expression");
+            theirs.add_limit(Limit::new("d", most, DAY, none.clone(), [variable]));
+        }
+        Self {
+            ours: InProcess::new(&config),
+            theirs,
+            namespace: "d".into(),
+            known: Vec::new(),
+            differences: BTreeMap::new(),
+            held: HashMap::new(),
+            used: HashMap::new(),
+            random: seed,
+        }
+    }
+
+    /// Marsaglia's xorshift.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound
+    }
+
+    fn call<A: Message + Default>(&mut self, method: &str, message: &impl Message) -> A {
+        let (status, answer) = self.ours.kuadrant(method, &message.encode_to_vec());
+        assert_eq!(status, 0, "{method} fails");
+        // The prefix has five bytes.
+        A::decode(&answer[5..]).expect("a message")
+    }
+
+    fn differs(&mut self, reason: &'static str) {
+        *self.differences.entry(reason).or_default() += 1;
+    }
+
+    fn check(&mut self, user: u64, delta: u64) {
+        let request = RateLimitRequest {
+            domain: "d".to_owned(),
+            descriptors: descriptors(user),
+            hits_addend: delta as u32,
+        };
+        let ours: RateLimitResponse = self.call("CheckRateLimit", &request);
+        let ours = ours.overall_code == i32::from(Code::OverLimit);
+        let theirs = self.theirs.is_rate_limited(&self.namespace, &context(user), delta);
+        let theirs = theirs.expect("memory").limited;
+        let (held, used) = (both(&self.held, user), both(&self.used, user));
+        match (ours, theirs) {
+            (true, false) if held[0] + used[0] + delta > USER || held[1] + used[1] + delta > TEAM => {
+                self.differs("a check sees what is reserved; limitador's does not");
+            }
+            _ => assert_eq!(ours, theirs, "check of {delta}: held {held:?}, used {used:?}"),
+        }
+    }
+
+    fn report(&mut self, user: u64, delta: u64) {
+        let request = RateLimitRequest {
+            domain: "d".to_owned(),
+            descriptors: descriptors(user),
+            hits_addend: delta as u32,
+        };
+        let ours: RateLimitResponse = self.call("Report", &request);
+        assert_eq!(ours.overall_code, i32::from(Code::Ok));
+        self.theirs.update_counters(&self.namespace, &context(user), delta).expect("memory");
+        *self.used.entry(user).or_default() += delta;
+    }
+
+    fn reserve(&mut self, user: u64, amount: u64) {
+        let request = Reserve {
+            domain: "d".to_owned(),
+            descriptors: descriptors(user),
+            amount,
+            ttl: Some(protobuf::Duration { seconds: DAY as i64, nanos: 0 }),
+        };
+        let ours: Reserved = self.call("Reserve", &request);
+        let day = Some(Duration::from_secs(DAY));
+        let theirs = self.theirs.reserve(&self.namespace, &context(user), amount, day).expect("memory");
+        let is_denied = ours.code == i32::from(Code::OverLimit);
+        assert_eq!(is_denied, theirs.limited, "a reservation of {amount}");
+        match theirs.reservation_id {
+            Some(theirs) => {
+                *self.held.entry(user).or_default() += amount;
+                self.known.push(Known { user, ours: ours.reservation_id, theirs, amount, is_open: true });
+            }
+            None if !is_denied => {
+                self.differs("a reservation of 0 has an id; limitador's has none");
+                self.commit_ours(user, &ours.reservation_id, 0);
+            }
+            None => {}
+        }
+    }
+
+    fn commit_ours(&mut self, user: u64, id: &str, actual_amount: u64) -> bool {
+        let request = Commit {
+            domain: "d".to_owned(),
+            descriptors: descriptors(user),
+            reservation_id: id.to_owned(),
+            actual_amount,
+        };
+        self.call::<Committed>("Commit", &request).reservation_released
+    }
+
+    fn commit(&mut self, at: usize, actual: u64) {
+        let Known { user, amount, is_open, .. } = self.known[at];
+        let (ours, theirs) = (self.known[at].ours.clone(), self.known[at].theirs.clone());
+        let released = self.commit_ours(user, &ours, actual);
+        let told = self.theirs.commit_reservation(&self.namespace, &context(user), Some(&theirs), actual);
+        assert_eq!(released, told.expect("memory").reservation_released);
+        assert_eq!(released, is_open);
+        *self.used.entry(user).or_default() += actual;
+        if is_open {
+            *self.held.entry(user).or_default() -= amount;
+            self.known[at].is_open = false;
+        } else if actual > 0 {
+            self.differs("a second commit counts nothing; limitador adds its amount again");
+            // Both continue with the same use.
+            let request = RateLimitRequest {
+                domain: "d".to_owned(),
+                descriptors: descriptors(user),
+                hits_addend: actual as u32,
+            };
+            self.call::<RateLimitResponse>("Report", &request);
+        }
+    }
+
+    fn commit_unknown(&mut self, user: u64, actual: u64) {
+        let unknown = format!("{:032x}", self.below(1 << 60));
+        assert!(!self.commit_ours(user, &unknown, actual));
+        let id = ReservationId::from(unknown);
+        let told = self.theirs.commit_reservation(&self.namespace, &context(user), Some(&id), actual);
+        assert!(!told.expect("memory").reservation_released);
+        *self.used.entry(user).or_default() += actual;
+    }
+
+    fn step(&mut self) {
+        let user = self.below(USERS);
+        let amount = match self.below(8) {
+            0 => 0,
+            1 => 1 + self.below(2 * USER),
+            _ => 1 + self.below(USER / 50),
+        };
+        match self.below(10) {
+            0..=2 => self.check(user, amount.max(1)),
+            3 => self.report(user, amount.clamp(1, USER / 100)),
+            4..=6 => self.reserve(user, amount),
+            7 => self.commit_unknown(user, amount.min(5)),
+            _ if !self.known.is_empty() => {
+                let recent = self.below(self.known.len().min(30) as u64) as usize;
+                let at = self.known.len() - 1 - recent;
+                let actual = match self.below(4) {
+                    0 => 0,
+                    1 => self.known[at].amount + self.below(20),
+                    _ => self.below(self.known[at].amount + 1),
+                };
+                self.commit(at, actual);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn main() {
+    let steps: u64 =
+        std::env::args().nth(1).map_or(100_000, |steps| steps.parse().expect("a number of steps"));
+    let (mut differences, mut seed) = (BTreeMap::new(), 1);
+    // A day is used up after a few hundred steps, so each comparison is short.
+    for _ in 0..steps.div_ceil(500) {
+        seed += 1;
+        let mut comparison = Comparison::new(0x9E37_79B9_7F4A_7C15 ^ seed << 20);
+        (0..500).for_each(|_| comparison.step());
+        for (reason, count) in comparison.differences {
+            *differences.entry(reason).or_insert(0) += count;
+        }
+    }
+    println!("{steps} steps; differences, all of them meant:");
+    for (reason, count) in differences {
+        println!("{count:>7}  {reason}");
+    }
+}
