@@ -19,22 +19,22 @@ pub(super) fn section(app: &App, q: &str, viewer: Viewer) -> Markup {
         @if !all.is_empty() {
             section aria-labelledby="denied-now" {
                 h2 id="denied-now" { "Denied now" }
-                table class="keys" {
-                    thead { tr {
-                        th scope="col" { "Key" } th scope="col" { "Limit" } th scope="col" { "Denials" } th scope="col" { "Next request" }
-                        @if viewer.may_operate { th scope="col" { "Block" } }
+                table class="keys denied" role="table" {
+                    thead role="rowgroup" { tr role="row" {
+                        th role="columnheader" scope="col" { "Key" } th role="columnheader" scope="col" { "Limit" } th role="columnheader" scope="col" { "Denials" } th role="columnheader" scope="col" { "Next request" }
+                        @if viewer.may_operate { th role="columnheader" scope="col" { "Block" } }
                     } }
-                    tbody { @for denied in &all {
+                    tbody role="rowgroup" { @for denied in &all {
                         @let name = &denied.limit.spec().name;
                         @let (link, named) = linked(name, &denied.key.key);
-                        tr data-row={ "denied " (shown::encoded(name)) " " (shown::encoded(&String::from_utf8_lossy(&denied.key.key))) } {
-                            th scope="row" { (link) }
-                            td {
+                        tr role="row" data-row={ "denied " (shown::encoded(name)) " " (shown::encoded(&String::from_utf8_lossy(&denied.key.key))) } {
+                            th role="rowheader" scope="row" { (link) }
+                            td role="cell" {
                                 a href={ "/limit?name=" (shown::encoded(name)) } { (shown::text(name)) }
                                 @if denied.limit.spec().shadow { small { " shadow: lets all pass" } }
                             }
-                            td { (denied.key.count) small { " in " (denied.span.get() / 1_000_000_000) " s" } }
-                            td {
+                            td role="cell" { (denied.key.count) small { " in " (denied.span.get() / 1_000_000_000) " s" } }
+                            td role="cell" {
                                 @match denied.standing(now).map(|standing| standing.reason()) {
                                     Some(Some(reason)) => { "denied: " (reason) },
                                     Some(None) => { "admitted" },
@@ -42,7 +42,7 @@ pub(super) fn section(app: &App, q: &str, viewer: Viewer) -> Markup {
                                 }
                             }
                             @if viewer.may_operate {
-                                td { @if let Some(key) = named { div class="buttons" { (block(name, key)) } } }
+                                td role="cell" { @if let Some(key) = named { div class="buttons" { (block(name, key)) } } }
                             }
                         }
                     } }
