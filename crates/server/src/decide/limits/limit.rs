@@ -204,13 +204,19 @@ impl Limit {
         Ok(decision)
     }
 
-    /// Takes each of these costs if it is admitted; neighbours with the same key in this order.
-    pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)], now: Nanos) -> Vec<Decision> {
+    /// Takes each of these costs if it is admitted, with `spent` of the store's deadline already used; neighbours with the same key
+    /// in this order.
+    pub(crate) async fn take_many(
+        &self,
+        spent: Duration,
+        requests: &[(&[u8], u32)],
+        now: Nanos,
+    ) -> Vec<Decision> {
         let Some(store) = &self.store else {
             let take = |&(key, cost): &(&[u8], u32)| self.decide_in_memory(Act::Take, key, cost, now);
             return requests.iter().filter_map(take).collect();
         };
-        let told = store.take_many(requests).await;
+        let told = store.take_many(requests, spent).await;
         let decisions: Vec<_> = told.iter().map(|told| self.by_store(told)).collect();
         for (decision, (key, cost)) in decisions.iter().zip(requests) {
             self.count(Act::Take, key, *cost, decision, now);
