@@ -61,6 +61,12 @@ impl Proxy {
         Self { port, shared }
     }
 
+    /// The proxy's port on 127.0.0.1.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// `redis://127.0.0.1:PORT`, through the proxy.
     pub fn address(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)

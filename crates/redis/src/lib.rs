@@ -111,6 +111,7 @@ mod lease;
 mod limit;
 mod name;
 mod orders;
+mod rules;
 mod script;
 mod stats;
 mod store;
@@ -125,6 +126,7 @@ pub use limit::{
     SharedLimit, Source,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
+pub use rules::DifferingRule;
 pub use script::{Plan, PlanError};
 pub use stats::Stats;
 pub use store::{Gathering, Store};

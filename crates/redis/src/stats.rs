@@ -41,6 +41,8 @@ pub struct Stats {
     pub errors: [u64; StoreError::NAMES.len()],
     /// Nodes that share the store, at the last count; at least 1.
     pub nodes: u32,
+    /// Limits whose rule differs at another node (see [`Store::differing_rules`](crate::Store::differing_rules)).
+    pub differing_rules: u64,
     /// How many milliseconds the store's clock is ahead of this machine's, and negative if it is behind; `None` before the first
     /// heartbeat. In a cluster, that of the server with the largest difference.
     pub clock_ahead_ms: Option<i64>,

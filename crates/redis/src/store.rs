@@ -15,6 +15,7 @@ use crate::{
     },
     name::is_word,
     orders::{Kind, LimitOrders, Order, OrderKind, Orders},
+    rules::{DifferingRule, Rules},
     script::Runner,
 };
 
@@ -37,6 +38,7 @@ struct Inner {
     sweeper: Sweeper,
     orders: Arc<Orders>,
     reserved: ReservedSlots,
+    rules: Arc<Rules>,
 }
 
 impl Store {
@@ -84,6 +86,7 @@ impl Store {
             sweeper: Sweeper::default(),
             orders: Arc::default(),
             reserved: ReservedSlots::default(),
+            rules: Arc::default(),
         })))
     }
 
@@ -151,6 +154,17 @@ impl Store {
         self.orders_followed().of(limit)
     }
 
+    /// The limits whose rule differs at another node, sorted by name. Both nodes must [announce](LimitBuilder::announced) their rules;
+    /// it takes two seconds until each knows the other's.
+    #[must_use]
+    pub fn differing_rules(&self) -> Vec<DifferingRule> {
+        self.0.rules.differing()
+    }
+
+    pub(crate) fn rules(&self) -> &Arc<Rules> {
+        &self.0.rules
+    }
+
     pub(crate) fn orders_followed(&self) -> &Arc<Orders> {
         self.0.orders.keep_up(self.batcher(), self.sweeper());
         &self.0.orders
@@ -164,6 +178,7 @@ impl Store {
         let counts = self.sweeper().counts();
         stats.leased += counts.decided;
         stats.remembered += counts.remembered;
+        stats.differing_rules = self.0.rules.differing().len() as u64;
         (stats.clock_ahead_ms, stats.clock_went_back) = monitor.store_clock();
         stats
     }

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 /// The layers from top to bottom. Modules that are not listed (errors, counters and deadlines) belong to none of them.
 const LAYERS: [&[&str]; 6] = [
-    &["ad_hoc", "limit", "orders", "store"],
+    &["ad_hoc", "limit", "orders", "rules", "store"],
     &["batch"],
     &["lease"],
     &["health"],

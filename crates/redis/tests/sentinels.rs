@@ -2,12 +2,12 @@
 #![cfg(feature = "servers")]
 
 use tidegate_core::{Policy, Quota};
-use tidegate_redis::{Health, SharedDecision, Source, Store};
+use tidegate_redis::{Health, Mode, SharedDecision, Source, Store};
 use tidegate_redis_servers::{PATIENCE, Sentinel, Server, eventually};
 
-async fn ask(store: &Store) -> SharedDecision {
-    let quota: Quota = "5/366d".parse().expect("the quota is well formed");
-    let limit = store.limit("x", Policy::fixed_window(quota)).deadline(PATIENCE);
+async fn ask(store: &Store, mode: Mode) -> SharedDecision {
+    let quota: Quota = "6/366d".parse().expect("the quota is well formed");
+    let limit = store.limit("x", Policy::fixed_window(quota)).mode(mode).deadline(PATIENCE);
     limit.build().expect("the policy can be shared").acquire("k", 1).await
 }
 
@@ -25,12 +25,14 @@ async fn sentinels_and_the_master_get_different_passwords() {
     ] {
         let store = open(options);
         eventually("the store is reached", || store.health() == Health::Up);
-        assert_eq!(ask(&store).await.source, Source::Store);
+        for mode in [Mode::Exact, Mode::Leased, Mode::Reported] {
+            assert_eq!(ask(&store, mode).await.source, Source::Store, "{mode:?}");
+        }
         assert!(!format!("{store:?}").contains("inels"), "{store:?}");
     }
     for options in ["", "?sentinel_password=masters"] {
         let store = open(options);
-        let answer = ask(&store).await;
+        let answer = ask(&store, Mode::Exact).await;
         assert!(matches!(answer.source, Source::Local(_)), "{options}: {answer:?}");
     }
 }

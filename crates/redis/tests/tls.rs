@@ -6,7 +6,7 @@ mod waiting;
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use tidegate_core::{Policy, Quota};
-use tidegate_redis::{Health, OnError, Source, Store};
+use tidegate_redis::{Health, Mode, OnError, SharedDecision, Source, Store};
 use tidegate_redis_servers::{PATIENCE, Proxy, Sentinel, Server, eventually, free_port};
 use waiting::{reach, until};
 
@@ -16,12 +16,13 @@ const ADDRESS: &str = "TIDEGATE_TEST_TLS_ADDRESS";
 /// A server that speaks TLS with a self-signed certificate.
 struct Secured {
     port: u16,
-    _server: Server,
+    server: Server,
     directory: PathBuf,
 }
 
 impl Secured {
-    fn start() -> Self {
+    /// Starts a server with further options.
+    fn start(options: &[&str]) -> Self {
         let port = free_port();
         let directory = std::env::temp_dir().join(format!("tidegate-tls-{}-{port}", std::process::id()));
         fs::create_dir_all(&directory).expect("the temporary directory takes a directory");
@@ -33,9 +34,10 @@ impl Secured {
             fs::write(&path, text).expect("its own directory can be written");
             path.to_string_lossy().into_owned()
         });
-        let server = Server::start(&[
+        let port_text = port.to_string();
+        let tls = [
             "--tls-port",
-            &port.to_string(),
+            &port_text,
             "--tls-cert-file",
             &cert,
             "--tls-key-file",
@@ -44,8 +46,8 @@ impl Secured {
             &cert,
             "--tls-auth-clients",
             "no",
-        ]);
-        Self { port, _server: server, directory }
+        ];
+        Self { port, server: Server::start(&[&tls, options].concat()), directory }
     }
 }
 
@@ -71,7 +73,7 @@ async fn tls_connects_only_to_trusted_servers() {
         assert_eq!(ask(&address).await, Source::Store);
         return;
     }
-    let secured = Secured::start();
+    let secured = Secured::start(&[]);
     let port = secured.port;
     let address = format!("rediss://localhost:{port}");
     assert!(matches!(ask(&address).await, Source::Local(_)), "a self-signed certificate is not trusted");
@@ -87,6 +89,31 @@ async fn tls_connects_only_to_trusted_servers() {
         .output()
         .expect("the test can be run again");
     assert!(inner.status.success(), "{}", String::from_utf8_lossy(&inner.stdout));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_mode_decides_in_a_cluster_with_tls() {
+    let secured = Secured::start(&["--cluster-enabled", "yes", "--tls-cluster", "yes"]);
+    let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
+    let order: Vec<&str> =
+        ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+    assert_eq!(secured.server.ask(&order).text(), "OK");
+    let ok = || secured.server.ask(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok");
+    eventually("the cluster is well", ok);
+    let ca = secured.directory.join("cert.pem");
+    let address = format!("rediss+cluster://localhost:{}?ca={}", secured.port, ca.to_string_lossy());
+    let store = Store::open(&address).expect("the address is well formed");
+    eventually("the store is reached", || store.health() == Health::Up);
+    for mode in [Mode::Exact, Mode::Leased, Mode::Reported] {
+        let policy: Policy = "40/1h".parse().expect("the policy is well formed");
+        let limit = store.limit(&format!("{mode:?}"), policy).mode(mode).on_error(OnError::Closed);
+        let limit = limit.deadline(PATIENCE).build().expect("the policy can be shared");
+        let told = limit.acquire_many(&[("one", 30), ("one", 30), ("two", 1)]).await;
+        let allowed: Vec<bool> = told.iter().map(SharedDecision::is_allowed).collect();
+        assert_eq!(allowed, [true, false, true], "{mode:?}: {told:?}");
+        assert!(told.iter().all(|told| !matches!(told.source, Source::Failed(_))), "{mode:?}: {told:?}");
+    }
+    store.close().await;
 }
 
 /// The store at each of these addresses is down, and the error has the hint once the first caller's deadline has passed.
@@ -116,7 +143,7 @@ async fn a_tls_address_of_a_plain_server_gives_a_hint() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_address_of_a_tls_server_gives_a_hint() {
-    let secured = Secured::start();
+    let secured = Secured::start(&[]);
     let addresses = [
         "redis://127.0.0.1:PORT",
         "redis://127.0.0.1:PORT?protocol=resp3",

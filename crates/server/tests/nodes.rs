@@ -1,5 +1,5 @@
-//! `--state` with a store: a server that starts while the store is down knows how many servers share it. And readiness when
-//! the store replies too late.
+//! Servers that share a store: what they know of each other, also with `--state` while the store is down, and with other rules. And
+//! readiness when the store replies too late.
 #![cfg(feature = "servers")]
 
 mod harness;
@@ -8,7 +8,7 @@ use std::{path::Path, time::Duration};
 
 use harness::{Http, Resp, Running, scratch};
 use tidegate_redis_servers::{Proxy, Server, eventually};
-use tidegate_server::{Ended, Options};
+use tidegate_server::{Ended, Options, Order};
 
 const RULES: &str = "limits: [{name: x, limit: 90/365d, algorithm: fixed-window}]";
 
@@ -73,6 +73,58 @@ fn every_server_shows_those_that_share_its_store_by_name() {
     eventually("the store is known to be down", || refused().status == 503);
     assert!(refused().body.contains("the list of servers is in the store"), "{}", refused().body);
     assert!(page("/servers").contains("The list of servers is in the store: "), "{}", page("/servers"));
+}
+
+#[test]
+fn servers_with_other_rules_are_shown_and_a_roll_out_is_never_over() {
+    let directory = scratch("nodes-rules");
+    let store = Server::start(&[]);
+    let start = |name: &str, rules: &str| {
+        let options = options(&directory, &store.address(), None);
+        let rules_file = directory.join(format!("{name}.yaml"));
+        std::fs::write(&rules_file, rules).unwrap();
+        let (name, rules) = (Some(name.to_owned()), Some(rules_file));
+        Running::start(Options { name, rules, store_deadline: Duration::from_secs(5).into(), ..options })
+    };
+    let admitted = |server: &Running, most: usize| {
+        let mut client = Resp::connect(server.resp);
+        (0..most).filter(|_| client.ask("ACQUIRE x k").starts_with("[0 ")).count()
+    };
+    let old = start("old", RULES);
+    assert_eq!(admitted(&old, 60), 60);
+    let new = start("new", &RULES.replace("fixed-window", "sliding-log"));
+    let third = start("third", &RULES.replace("fixed-window", "token-bucket"));
+    let all = admitted(&new, 20) + admitted(&third, 100) + admitted(&new, 100) + admitted(&old, 100);
+    assert_eq!(all, 30, "90 in all");
+    let differ = |server: &Running| server.metric("tidegate_shared_store_rules_differ");
+    eventually("all know", || [&old, &new, &third].into_iter().all(|server| differ(server) == 1));
+    let page = Http::connect(new.admin).send("GET", "/", "").body;
+    assert!(page.contains("limit x has another rule at "), "{page}");
+    drop((old, third));
+    eventually("the others are gone", || differ(&new) == 0);
+}
+
+#[test]
+fn a_reload_reads_the_stores_password_again() {
+    let directory = scratch("nodes-password");
+    let store = Server::start(&[]);
+    store.ask(&["ACL", "SETUSER", "app", "on", ">one", "~*", "+@all"]);
+    let password = directory.join("password");
+    std::fs::write(&password, "one\n").unwrap();
+    let options = options(&directory, &format!("redis://app@127.0.0.1:{}", store.port()), None);
+    let server = Running::start(Options { store_password_file: Some(password.clone()), ..options });
+    eventually("the store is up", || server.metric("tidegate_shared_store_up") == 1);
+    let connections = || server.metric("tidegate_shared_store_connections_total");
+    let made = connections();
+    store.ask(&["ACL", "SETUSER", "app", ">two"]);
+    std::fs::write(&password, "two\n").unwrap();
+    server.order(Order::Reload);
+    eventually("there is a new connection", || connections() == made + 1);
+    store.ask(&["ACL", "SETUSER", "app", "<one"]);
+    store.ask(&["CLIENT", "KILL", "USER", "app"]);
+    eventually("and another with the new password", || connections() > made + 1);
+    eventually("the store decides", || server.resp("ACQUIRE x k").starts_with("[0 90 "));
+    assert_eq!(server.metric("tidegate_shared_store_errors_total{error=\"not-permitted\"}"), 0);
 }
 
 #[test]

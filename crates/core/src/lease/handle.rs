@@ -175,6 +175,14 @@ impl Lease {
         Answer::Refill(state.request(&self.terms, cost, now))
     }
 
+    /// The requests of a caller that has more costs to ask for after that of `first`, a [`Refill`](Answer::Refill). Send them
+    /// together: the authority decides on them in this order. The last one has what is wanted ahead, so that no cost is denied
+    /// for it.
+    #[must_use = "each request must be sent, or recorded as failed"]
+    pub fn in_turn(&self, first: Request, more: &[u32]) -> Vec<Request> {
+        self.state().in_turn(first, more)
+    }
+
     /// Processes the authority's answer. Returns the decision for the caller who waits for it, if there is one.
     #[must_use = "the decision is the waiting caller's"]
     pub fn granted(&self, request: Request, grant: &Grant, now: Nanos) -> Decision {

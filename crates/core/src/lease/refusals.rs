@@ -14,11 +14,11 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Remembers a denial that was received at `now`. A denial without a retry time is not remembered.
-    pub fn remember(&mut self, cost: u32, denied: &Decision, now: Nanos) -> Option<Refusal> {
+    /// Remembers a denial that was asked for at `sent`, and is not older. A denial without a retry time is not remembered.
+    pub fn remember(&mut self, cost: u32, denied: &Decision, sent: Nanos) -> Option<Refusal> {
         let wait = denied.retry_after()?;
-        let until = now.saturating_add(wait.into());
-        let refusal = Refusal { cost, until, reset_at: now.saturating_add(denied.reset_after().into()) };
+        let until = sent.saturating_add(wait.into());
+        let refusal = Refusal { cost, until, reset_at: sent.saturating_add(denied.reset_after().into()) };
         self.kept.retain(|kept| kept.cost != cost);
         self.kept.truncate(KEPT - 1);
         self.kept.insert(0, refusal);

@@ -156,9 +156,10 @@ impl LeaseState {
     }
 
     /// Near the limit, one caller at a time asks the authority; the others are denied until its answer arrives. Otherwise each
-    /// caller of a hot key would wait a round trip for the same answer.
+    /// caller of a hot key would wait a round trip for the same answer. If nothing can be taken ahead, the authority makes every
+    /// decision anyway.
     pub fn probe(&mut self, allotment: &Allotment, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
-        if !self.scarce || cost == 0 || terms.mode() == Mode::Exact {
+        if !self.scarce || cost == 0 || terms.mode() == Mode::Exact || self.is_far(terms) {
             return None;
         }
         let others = self.out > 0 && now < self.probing_until;
@@ -253,8 +254,7 @@ impl LeaseState {
             Mode::Exact => 0,
             // Each late answer loses an allotment, so the next one is requested only after an answer came in time.
             Mode::Leased if self.next == Next::Unanswered => 0,
-            // An allotment would have expired, or nearly, when it arrives.
-            Mode::Leased if self.round_trip.get().saturating_mul(2) >= terms.slack().get() => 0,
+            Mode::Leased if self.is_far(terms) => 0,
             Mode::Leased => {
                 self.demand.allotment(now, self.target(terms), terms.refills()).min(terms.limit())
             }
@@ -262,11 +262,31 @@ impl LeaseState {
         }
     }
 
+    /// Whether an allotment would have expired, or nearly, when it arrives.
+    fn is_far(&self, terms: &Terms) -> bool {
+        terms.mode() == Mode::Leased && self.round_trip.get().saturating_mul(2) >= terms.slack().get()
+    }
+
     /// How long an allotment should last: a quarter of the slack, so that it is used up before it must be returned; or four round
     /// trips, up to half the slack.
     fn target(&self, terms: &Terms) -> Nanos {
         let slack = terms.slack().get();
         Nanos::new((slack / 4).max(self.round_trip.get().saturating_mul(4).min(slack / 2)))
+    }
+
+    pub fn in_turn(&mut self, mut first: Request, more: &[u32]) -> Vec<Request> {
+        let (ahead, sent) = (std::mem::take(&mut first.ahead), first.sent);
+        let mut requests = Vec::with_capacity(1 + more.len());
+        requests.push(first);
+        for &cost in more {
+            self.asked_for(cost);
+            self.out = self.out.saturating_add(u32::from(cost > 0));
+            requests.push(Request { cost, ahead: 0, back: None, spent: 0, sent });
+        }
+        if let Some(last) = requests.last_mut() {
+            last.ahead = ahead;
+        }
+        requests
     }
 
     pub fn asked_for(&mut self, cost: u32) {
@@ -294,7 +314,7 @@ impl LeaseState {
             if terms.policy().counts_denied() {
                 return;
             }
-            if let Some(refused) = self.refusals.remember(request.cost, &grant.decision, now) {
+            if let Some(refused) = self.refusals.remember(request.cost, &grant.decision, request.sent) {
                 self.show(allotment, |open| open.refused = refused);
             }
         } else {

@@ -42,7 +42,8 @@ impl Collector {
     pub fn new(count: usize) -> (Self, impl Iterator<Item = Place>) {
         let (sender, complete) = oneshot::channel();
         let given = (0..count).map(|_| None).collect();
-        let answers = Arc::new(Mutex::new(Answers { given, missing: count, complete: Some(sender) }));
+        let complete_when_gone = (count > 0).then_some(sender);
+        let answers = Arc::new(Mutex::new(Answers { given, missing: count, complete: complete_when_gone }));
         let places = Arc::clone(&answers);
         let places = (0..count).map(move |at| Place { answers: Arc::clone(&places), at });
         (Self { answers, complete }, places)
@@ -123,6 +124,13 @@ mod tests {
         assert!(answers[0].is_some() && answers[1].is_none() && !in_time);
         assert!(!places[0].is_wanted());
         places.remove(0).give(Ok(decided(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_places_nothing_is_waited_for() {
+        let (collector, _) = Collector::new(0);
+        let (answers, in_time) = collector.wait(far()).await;
+        assert!(answers.is_empty() && in_time);
     }
 
     #[tokio::test]

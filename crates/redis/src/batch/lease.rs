@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_core::lease::{GiveBack, Grant, Request as Asked};
-use tidegate_core::{Clock, Decision, Nanos};
-use tokio::sync::oneshot;
-
-use super::{Batcher, Call, Queue, Request, Shard};
+use super::{
+    Batcher, Call, Queue, Request, Shard,
+    collect::{Answer, Collector, Place},
+};
 use crate::{
     Deadline, StoreError,
     connection::beside,
@@ -14,6 +13,8 @@ use crate::{
     lease::{Held, Leases},
     script::call::{self, Before},
 };
+use tidegate_core::lease::{GiveBack, Grant, Request as Asked};
+use tidegate_core::{Clock, Decision, Nanos};
 
 /// A lease request in flight. If it is dropped without an answer (a call fails, a runtime ends), the request counts as failed,
 /// so the lease does not wait for it.
@@ -22,7 +23,8 @@ pub struct Errand {
     held: Arc<Held>,
     /// `None` once the request has ended.
     request: Option<Asked>,
-    caller: Option<oneshot::Sender<Result<Decision, StoreError>>>,
+    caller: Option<Place>,
+    follows: bool,
     slot: u16,
     is_cluster: bool,
     deadline: Deadline,
@@ -64,7 +66,7 @@ impl Request for Errand {
     }
 
     fn follows(&self) -> bool {
-        false
+        self.follows
     }
 
     /// In a cluster, a call that gives back has one more key. While a slot moves, such a call may have to wait, and other
@@ -106,7 +108,7 @@ impl Errand {
         let decision = self.held.lease.granted(request, grant, now);
         if let Some(caller) = self.caller.take() {
             // The caller may have given up. The lease keeps everything else that the answer brought.
-            let _ = caller.send(Ok(decision));
+            caller.give(Ok((decision, grant.now)));
         }
         // If the lease was closed in the meantime, its units are given back immediately.
         while self.held.is_closed()
@@ -123,7 +125,7 @@ impl Errand {
         }
         match self.caller.take() {
             // The caller counts the error.
-            Some(caller) => drop(caller.send(Err(error.clone()))),
+            Some(caller) => caller.give(Err(error.clone())),
             None => batcher.monitor.counters().error(error),
         }
     }
@@ -144,13 +146,13 @@ impl Batcher {
         leases: &Arc<Leases>,
         held: &Arc<Held>,
         request: Asked,
-        caller: Option<oneshot::Sender<Result<Decision, StoreError>>>,
+        caller: Option<Place>,
         deadline: Deadline,
     ) -> Errand {
         leases.request_goes_out();
         let (slot, is_cluster) = (self.monitor.slot(&held.key), self.monitor.is_cluster());
         let (leases, held, request) = (Arc::clone(leases), Arc::clone(held), Some(request));
-        Errand { leases, held, request, caller, slot, is_cluster, deadline }
+        Errand { leases, held, request, caller, follows: false, slot, is_cluster, deadline }
     }
 
     /// In a cluster, units are given back in a separate request.
@@ -175,30 +177,49 @@ impl Batcher {
         }
     }
 
-    /// Sends a request and waits for the answer until the deadline. If the deadline passes or the caller gives up, the request
-    /// continues, because its grant also serves other callers.
-    pub async fn ask_for_lease(
+    /// Sends requests, and waits for the answers until the deadline. Neighbours about the same key are decided in this order. If the
+    /// deadline passes or the caller gives up, the requests continue, because their grants also serve other callers.
+    pub async fn ask_for_leases(
         self: &Arc<Self>,
         leases: &Arc<Leases>,
-        held: &Arc<Held>,
-        mut request: Asked,
+        requests: impl IntoIterator<Item = (Arc<Held>, Asked), IntoIter: ExactSizeIterator>,
         deadline: Deadline,
-    ) -> Result<Decision, StoreError> {
-        self.send_back_apart(leases, held, &mut request);
-        let (caller, answered) = oneshot::channel();
-        let errand =
-            self.errand(leases, held, request, Some(caller), deadline.max(leases.deadline(&self.monitor)));
-        let shard = self.monitor.shard_of(&held.key);
-        self.monitor.admit(shard)?;
-        self.post(shard, [errand]);
-        let answer = match deadline.bound(answered).await {
-            // No answer: the task no longer exists, because the runtime is shutting down.
-            Ok(answer) => answer.unwrap_or(Err(StoreError::Down)),
+    ) -> Vec<Result<Decision, StoreError>> {
+        let requests = requests.into_iter();
+        let latest = deadline.max(leases.deadline(&self.monitor));
+        let (collector, places) = Collector::new(requests.len());
+        let mut sent = Vec::with_capacity(requests.len());
+        // Those of one shard leave together.
+        let mut together: Vec<(usize, Errand)> = Vec::with_capacity(requests.len());
+        for ((held, mut request), place) in requests.zip(places) {
+            self.send_back_apart(leases, &held, &mut request);
+            let mut errand = self.errand(leases, &held, request, Some(place), latest);
+            errand.follows = together.last().is_some_and(|(_, last)| Arc::ptr_eq(&last.held, &held));
+            let shard = self.monitor.shard_of(&held.key);
+            let admitted = self.monitor.admit(shard);
+            if admitted.is_ok() {
+                together.push((shard, errand));
+            }
+            sent.push(admitted.map(|()| shard));
+        }
+        while let Some((shard, _)) = together.first() {
+            let shard = *shard;
+            let end = together.iter().position(|(other, _)| *other != shard).unwrap_or(together.len());
+            self.post(shard, together.drain(..end).map(|(_, errand)| errand));
+        }
+        let (answers, in_time) = collector.wait(deadline).await;
+        let answer = |(answer, sent): (Option<Answer>, Result<usize, StoreError>)| match (answer, sent?) {
+            (Some(answer), _) => answer.map(|(decision, _)| decision),
+            // The task no longer exists, because the runtime is shutting down.
+            (None, _) if in_time => Err(StoreError::Down),
             // The call started later than this deadline counts, so its own result comes later.
-            Err(_) => Err(self.timed_out(shard)),
+            (None, shard) => Err(self.timed_out(shard)),
         };
-        self.monitor.decided(&answer);
-        answer
+        let answers: Vec<_> = answers.into_iter().zip(sent).map(answer).collect();
+        for answer in &answers {
+            self.monitor.decided(answer);
+        }
+        answers
     }
 
     /// Makes one call.

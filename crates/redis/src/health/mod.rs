@@ -95,6 +95,11 @@ impl Monitor {
         self.runner.connector.address().is_cluster()
     }
 
+    /// This node's name, for the others.
+    pub fn node_name(&self) -> &str {
+        self.identity.name()
+    }
+
     /// The number of shards, each with a breaker.
     pub fn shards(&self) -> usize {
         self.breakers.len()

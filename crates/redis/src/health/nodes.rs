@@ -167,6 +167,11 @@ impl Identity {
         Self(if name.is_empty() { id } else { format!("{id} {name}") })
     }
 
+    /// The name alone; empty for none.
+    pub fn name(&self) -> &str {
+        self.0.split_once(' ').map_or("", |(_, name)| name)
+    }
+
     /// The nodes in a script's reply.
     fn seen(&self, reply: Value) -> Option<Vec<SeenNode>> {
         let Value::Array(parts) = reply else { return None };

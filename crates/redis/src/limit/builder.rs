@@ -24,6 +24,7 @@ pub struct LimitBuilder {
     slack: Duration,
     unreported: Option<u32>,
     leases: usize,
+    announced: bool,
 }
 
 impl LimitBuilder {
@@ -40,6 +41,7 @@ impl LimitBuilder {
             slack: Terms::SLACK.into(),
             unreported: None,
             leases: 1 << 16,
+            announced: false,
         }
     }
 
@@ -94,6 +96,16 @@ impl LimitBuilder {
         Self { local_keys: Some(keys), ..self }
     }
 
+    /// Whether the nodes that share the store announce the limit's rule to each other (default: no). While nodes have different
+    /// rules for a name, [`Store::differing_rules`] returns them, and a decision at a node whose rule was announced later must satisfy
+    /// the earlier rule, too, until its own has counted everything for a whole window. So a change of the limit, the
+    /// window, the algorithm or the mode is never over. Such a decision is a script call, also in the other
+    /// [modes](Mode). A limit makes no decision before the store has answered its announcement. In a cluster, only keys with a hash
+    /// tag can satisfy both rules; others satisfy their own.
+    pub fn announced(self, announced: bool) -> Self {
+        Self { announced, ..self }
+    }
+
     /// Builds the limit.
     ///
     /// # Errors
@@ -130,6 +142,8 @@ impl LimitBuilder {
             // Resets and refunds concern the leases.
             self.store.orders_followed();
         }
+        let announce = || self.store.rules().announce(batcher, (&self.name, &prefix), (&plan, &terms));
+        let announcement = self.announced.then(announce);
         Ok(SharedLimit::new(Shared {
             store: self.store,
             name: self.name,
@@ -142,6 +156,7 @@ impl LimitBuilder {
             remembers,
             salt,
             local,
+            announcement,
         }))
     }
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tidegate_core::{Clock, Decision};
 
-use super::{SharedDecision, SharedLimit, Source};
+use super::{
+    SharedDecision, SharedLimit, Source,
+    bound::{of_formers, strictest},
+};
 use crate::{
     Deadline, Plan, Store, StoreError,
     lease::{Leases, TakenFrom},
@@ -27,6 +30,8 @@ pub struct Request<'a> {
     pub plan: &'a Plan,
     pub key: Vec<u8>,
     pub cost: u32,
+    /// Whether the plan is a former one of a limit, whose keys may be the same.
+    pub is_former: bool,
 }
 
 /// See [`Store::acquire_all`].
@@ -37,7 +42,9 @@ pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<Shared
     }
     let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
     // Check this first, so that keys which cannot be decided in one step fail every time, not only when the store is asked.
-    if are_together(store, &requests)
+    let may_be_bound = parts.iter().any(|part| part.limit.may_be_bound());
+    if !may_be_bound
+        && are_together(store, &requests)
         && let Some(answers) = take_all(store, parts)
     {
         return Ok(answers);
@@ -45,7 +52,12 @@ pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<Shared
     let Some(deadline) = parts.iter().map(|part| part.limit.deadline()).min() else {
         return Ok(Vec::new());
     };
-    let error = match decide_joint(store, &requests, true, deadline).await {
+    let told = if may_be_bound {
+        Box::pin(decide_bound(store, parts, requests, deadline)).await
+    } else {
+        decide_joint(store, &requests, true, deadline).await
+    };
+    let error = match told {
         Ok(decisions) => return Ok(decisions.into_iter().map(SharedDecision::by_store).collect()),
         Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
         Err(error) => error,
@@ -61,6 +73,31 @@ pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<Shared
                 local.refund(part.key, part.cost, unit);
             }
         }
+    }
+    Ok(answers)
+}
+
+/// Decides on these requests, also by the other rules that bind their limits.
+async fn decide_bound(
+    store: &Store,
+    parts: &[Part<'_>],
+    mut requests: Vec<Request<'_>>,
+    deadline: Deadline,
+) -> Result<Vec<Decision>, StoreError> {
+    let mut formers = Vec::with_capacity(parts.len());
+    for part in parts {
+        formers.push(part.limit.formers(&part.key, deadline).await?);
+    }
+    for (part, formers) in parts.iter().zip(&formers) {
+        requests.extend(of_formers(formers, &part.key, part.cost));
+    }
+    let told = decide_joint(store, &requests, true, deadline).await?;
+    let (own, mut others) = told.split_at_checked(parts.len()).ok_or(StoreError::BadReply)?;
+    let mut answers = Vec::with_capacity(parts.len());
+    for (own, formers) in own.iter().zip(&formers) {
+        let (its, rest) = others.split_at_checked(formers.len()).ok_or(StoreError::BadReply)?;
+        answers.push(strictest(&[&[*own], its].concat()));
+        others = rest;
     }
     Ok(answers)
 }
@@ -153,16 +190,18 @@ async fn decide(
     let mut sums: Vec<Sum<'_>> = Vec::new();
     // For each request, its sum and its cost on top of the requests before it.
     let mut costs = Vec::with_capacity(requests.len());
-    for Request { plan, key, cost } in requests {
-        let known = sums.iter().position(|sum| sum.key == key);
+    for Request { plan, key, cost, is_former } in requests {
+        let same = |sum: &Sum<'_>| sum.key == key && sum.plan.numbers() == plan.numbers();
+        let known = sums.iter().position(same);
+        // This is the same state with other numbers, but the script takes each key only once, except for buckets, of whose
+        // values it writes the later one.
+        if known.is_none() && !is_former && sums.iter().any(|sum| sum.key == key) {
+            return Err(StoreError::OneKey);
+        }
         let at = known.unwrap_or_else(|| {
             sums.push(Sum { plan, key, cost: 0 });
             sums.len() - 1
         });
-        // This is the same state with other numbers, but the script takes each key only once.
-        if sums[at].plan.numbers() != plan.numbers() {
-            return Err(StoreError::OneKey);
-        }
         sums[at].cost = sums[at].cost.saturating_add(*cost);
         costs.push((at, sums[at].cost));
     }

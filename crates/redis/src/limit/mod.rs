@@ -1,10 +1,12 @@
 //! Shared limits, as callers use them.
 
 mod answer;
+mod bound;
 mod builder;
 pub mod denials;
 mod joint;
 mod local;
+mod many;
 mod mode;
 mod permit;
 mod reserve;

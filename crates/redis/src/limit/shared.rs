@@ -2,29 +2,27 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Algorithm, Clock, Decision, DenialReason, Key, Nanos, Policy, Standing};
+use tidegate_core::{Algorithm, Clock, Decision, DenialReason, Key, Nanos, Policy, Standing, lease};
 use tidegate_limiter::KeyedLimit;
 
 use super::{
-    Mode, OnError, Permit, SharedDecision, Source,
-    denials::Ask,
-    joint::{Request, decide_joint},
-    local::Local,
-    sweep,
+    Mode, OnError, Permit, SharedDecision, Source, bound::strictest, denials::Ask, joint::Request,
+    local::Local, sweep,
 };
 use crate::{
     Deadline, Plan, Store, StoreError,
     connection::beside,
     health::{Monitor, Wait, random},
-    lease::{Asked, Leases},
+    lease::{Asked, Held, Leases},
     orders::Kind,
+    rules::Announcement,
     script::{Script, call},
 };
 
 /// A limit for each key, shared by all processes that use the same name and policy in the same store. Cheap to clone. Keys can
 /// be text, bytes, integers and IP addresses: see [`Key`].
 #[derive(Clone)]
-pub struct SharedLimit(Arc<Shared>);
+pub struct SharedLimit(pub(super) Arc<Shared>);
 
 pub struct Shared {
     pub store: Store,
@@ -39,6 +37,8 @@ pub struct Shared {
     pub remembers: bool,
     pub salt: u64,
     pub local: Option<Local>,
+    /// `None` if the limit's rule is not announced.
+    pub announcement: Option<Arc<Announcement>>,
 }
 
 impl SharedLimit {
@@ -102,9 +102,23 @@ impl SharedLimit {
     /// Like [`acquire`](Self::acquire), but with a given deadline, for a decision that follows another one and must be done by
     /// the same time. If the deadline has passed, the store is not asked.
     pub async fn acquire_by(&self, key: impl Key, cost: u32, deadline: Deadline) -> SharedDecision {
+        if self.may_be_bound() {
+            // Boxed, here and below: a roll-out is rare.
+            return Box::pin(self.acquire_bound(&key, cost, deadline)).await;
+        }
+        self.acquire_alone(&key, cost, deadline).await
+    }
+
+    /// [`acquire_by`](Self::acquire_by) by this limit's rule alone.
+    pub(super) async fn acquire_alone(
+        &self,
+        key: &impl Key,
+        cost: u32,
+        deadline: Deadline,
+    ) -> SharedDecision {
         match &self.0.leases {
-            Some(leases) => self.acquire_leased(leases, &key, cost, deadline).await,
-            None => self.acquire_exact(&key, cost, deadline).await.0,
+            Some(leases) => self.acquire_leased(leases, key, cost, deadline).await,
+            None => self.acquire_exact(key, cost, deadline).await.0,
         }
     }
 
@@ -113,6 +127,9 @@ impl SharedLimit {
     /// waits, so a thread that serves many connections can call it before it awaits `acquire`.
     #[must_use = "`None` means that nothing was decided"]
     pub fn acquire_here(&self, key: impl Key, cost: u32) -> Option<SharedDecision> {
+        if self.may_be_bound() {
+            return None;
+        }
         let now = self.monitor().clock.now();
         let Some(leases) = &self.0.leases else {
             if !self.0.store.denials().may_hold_any(now) {
@@ -144,21 +161,34 @@ impl SharedLimit {
                 decision
             }
             Asked::Refill(held, request) => {
-                let told = match self.0.store.in_time(deadline) {
-                    // Boxed: decisions from an allotment at hand are the common ones.
-                    Ok(()) => Box::pin(batcher.ask_for_lease(leases, &held, request, deadline)).await,
-                    Err(error) => {
-                        held.lease.failed(request);
-                        Err(error)
-                    }
-                };
-                return match told {
+                // Boxed: decisions from an allotment at hand are the common ones.
+                let told = Box::pin(self.ask_for_leases(leases, vec![(held, request)], deadline)).await;
+                return match told.into_iter().next().unwrap_or(Err(StoreError::BadReply)) {
                     Ok(decision) => SharedDecision::by_store(decision),
                     Err(error) => key.with_bytes(|key| self.without_store(key, cost, error)),
                 };
             }
         };
         from_lease(decision)
+    }
+
+    /// Asks the store for what this node does not hold, unless the deadline has passed.
+    pub(super) async fn ask_for_leases(
+        &self,
+        leases: &Arc<Leases>,
+        requests: Vec<(Arc<Held>, lease::Request)>,
+        deadline: Deadline,
+    ) -> Vec<Result<Decision, StoreError>> {
+        match self.0.store.in_time(deadline) {
+            Ok(()) => self.0.store.batcher().ask_for_leases(leases, requests, deadline).await,
+            Err(error) => {
+                let failed = |(held, request): (Arc<Held>, _)| {
+                    held.lease.failed(request);
+                    Err(error.clone())
+                };
+                requests.into_iter().map(failed).collect()
+            }
+        }
     }
 
     /// Also returns the time that the state uses, which identifies permits.
@@ -177,56 +207,6 @@ impl SharedLimit {
         }
     }
 
-    /// Asks for several keys, each separately and with its cost: like concurrent calls of [`acquire`](Self::acquire), but with
-    /// less work for each. Neighbours with the same key are decided in this order, and in one round trip. Keep the number to a
-    /// few hundred, because other callers wait for the call.
-    ///
-    /// All have one deadline, and [`OnError`] decides what the store has not decided by then. The exception are leased and
-    /// reported limits: they decide one request after the other, each with its own deadline.
-    ///
-    /// # Panics
-    /// If polled outside a Tokio runtime with time enabled.
-    pub async fn acquire_many<K: Key>(&self, requests: &[(K, u32)]) -> Vec<SharedDecision> {
-        if self.leases().is_some() || requests.len() < 2 {
-            let mut answers = Vec::with_capacity(requests.len());
-            for (key, cost) in requests {
-                answers.push(self.acquire(key, *cost).await);
-            }
-            return answers;
-        }
-        let deadline = self.deadline();
-        let now = self.monitor().clock.now();
-        let mut tags = Vec::with_capacity(requests.len());
-        let mut known = Vec::with_capacity(requests.len());
-        let mut asked = Vec::with_capacity(requests.len());
-        for (key, cost) in requests {
-            let whole = self.redis_key(key);
-            let tag = self.denial_tag(&whole);
-            let remembered = tag.and_then(|tag| self.0.store.remembered(tag, *cost, now));
-            if remembered.is_none() {
-                asked.push((whole, *cost));
-            }
-            tags.push(tag);
-            known.push(remembered);
-        }
-        let mut told = self.0.store.batcher().decide_many(self.plan(), asked, deadline).await.into_iter();
-        let mut answers = Vec::with_capacity(requests.len());
-        for (((key, cost), tag), known) in requests.iter().zip(tags).zip(known) {
-            if let Some(known) = known {
-                answers.push(known);
-                continue;
-            }
-            answers.push(match told.next().unwrap_or(Err(StoreError::BadReply)) {
-                Ok((decision, _)) => {
-                    self.0.store.remember(tag, *cost, &decision, now);
-                    SharedDecision::by_store(decision)
-                }
-                Err(error) => key.with_bytes(|key| self.without_store(key, *cost, error)),
-            });
-        }
-        answers
-    }
-
     /// Whether `cost` would be admitted. Nothing is taken, and `remaining` is the current value before the cost. The store is
     /// asked: units that nodes have leased count as used there, and unreported use does not.
     ///
@@ -237,16 +217,16 @@ impl SharedLimit {
 
     /// Like [`peek`](Self::peek), with a given deadline (see [`acquire_by`](Self::acquire_by)).
     pub async fn peek_by(&self, key: impl Key, cost: u32, deadline: Deadline) -> SharedDecision {
-        let asked = [self.request(&key, 0), self.request(&key, cost)];
         let told = match self.0.store.in_time(deadline) {
-            Ok(()) => decide_joint(&self.0.store, &asked, false, deadline).await,
+            Ok(()) => self.look(&key, cost, deadline).await,
             Err(error) => Err(error),
         };
         let error = match told {
-            Ok(told) => match told[..] {
-                [_, asked] if asked.is_denied() => return SharedDecision::by_store(asked),
-                [standing, asked] => {
-                    return SharedDecision::by_store(standing_at(&standing, asked.delay()));
+            Ok(told) => match &told[..] {
+                [standing, asked @ ..] if !asked.is_empty() => {
+                    let asked = strictest(asked);
+                    let seen = if asked.is_denied() { asked } else { standing_at(standing, asked.delay()) };
+                    return SharedDecision::by_store(seen);
                 }
                 _ => StoreError::BadReply,
             },
@@ -269,7 +249,11 @@ impl SharedLimit {
     pub async fn permit(&self, key: impl Key, cost: u32) -> Result<Permit, SharedDecision> {
         // Read before the decision, so that permits granted in memory are refunded with the charge that they had.
         let unit = self.local_unit();
-        let (answer, seen) = self.acquire_exact(&key, cost, self.deadline()).await;
+        let (answer, seen) = if self.may_be_bound() {
+            (Box::pin(self.acquire_bound(&key, cost, self.deadline())).await, Nanos::ZERO)
+        } else {
+            self.acquire_exact(&key, cost, self.deadline()).await
+        };
         if answer.is_allowed() {
             Ok(key.with_bytes(|key| Permit::new(self.clone(), key, cost, answer, seen, unit)))
         } else {
@@ -297,7 +281,7 @@ impl SharedLimit {
         let here = local.filter(|_| permits).map_or(0, |local| refund(local, cost));
         let script = self.0.store.batcher().scripts.refund(self.plan().kind());
         let arguments = call::refund_arguments(self.plan(), cost - here);
-        let error = match self.change_in_store(self.redis_key(&key), script, &arguments).await {
+        let error = match self.change_in_store(self.plan(), self.redis_key(&key), script, &arguments).await {
             Ok(decision) => {
                 if cost > 0 {
                     self.announce(Kind::Refund, &key).await?;
@@ -344,8 +328,7 @@ impl SharedLimit {
             let decision = Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: 0 });
             return SharedDecision { decision, source: Source::Failed(StoreError::Held) };
         };
-        let arguments = call::charge_arguments(self.plan(), cost);
-        let error = match self.change_in_store(self.redis_key(&key), script, &arguments).await {
+        let error = match Box::pin(self.charge_all(&key, cost, script)).await {
             Ok(decision) => return SharedDecision::by_store(decision),
             Err(error) => error,
         };
@@ -404,13 +387,14 @@ impl SharedLimit {
     }
 
     /// Runs a script that refunds or charges the key `whole` in Redis.
-    async fn change_in_store(
+    pub(super) async fn change_in_store(
         &self,
+        plan: &Plan,
         whole: Vec<u8>,
         script: &Arc<Script>,
         arguments: &[Vec<u8>],
     ) -> Result<Decision, StoreError> {
-        let (store, monitor, plan) = (&self.0.store, self.monitor(), self.plan());
+        let (store, monitor) = (&self.0.store, self.monitor());
         let shard = monitor.shard_of(&whole);
         monitor.admit(shard)?;
         let denials = self.denial_tag(&whole);
@@ -434,15 +418,15 @@ impl SharedLimit {
 
     /// A part of a joint decision.
     pub(super) fn request(&self, key: impl Key, cost: u32) -> Request<'_> {
-        Request { plan: &self.0.plan, key: self.redis_key(key), cost }
+        Request { plan: &self.0.plan, key: self.redis_key(key), cost, is_former: false }
     }
 
     /// The hash under which denials of a key are remembered, if they are.
-    fn denial_tag(&self, whole: &[u8]) -> Option<u64> {
+    pub(super) fn denial_tag(&self, whole: &[u8]) -> Option<u64> {
         self.0.remembers.then(|| self.0.store.denials().tag(whole) ^ self.0.salt)
     }
 
-    fn monitor(&self) -> &Monitor {
+    pub(super) fn monitor(&self) -> &Monitor {
         &self.0.store.batcher().monitor
     }
 
@@ -488,7 +472,7 @@ impl SharedLimit {
 }
 
 /// A decision from an allotment, or a denial remembered with it.
-fn from_lease(decision: Decision) -> SharedDecision {
+pub(super) fn from_lease(decision: Decision) -> SharedDecision {
     let source = if decision.is_allowed() { Source::Lease } else { Source::Remembered };
     SharedDecision { decision, source }
 }

@@ -38,10 +38,16 @@ for i = 1, count do
   admitted = admitted and type(replies[i]) ~= 'number'
 end
 if admitted and takes then
+  -- A key that two rules have gets the later value.
+  local latest = {}
+  for i, part in ipairs(parts) do
+    local other = parts[latest[KEYS[i]]]
+    if part.fits and part.cost > 0 and part.head and (not other or part.head > other.head) then latest[KEYS[i]] = i end
+  end
   for i, part in ipairs(parts) do
     if part.log then
       part.kind.close(part.p, part.log)
-    elseif part.fits and part.cost > 0 then
+    elseif part.fits and part.cost > 0 and latest[KEYS[i]] == i then
       local value = part.as_is and part.after or whole(replies[i], part.after)
       put(part.p, KEYS[i], part.there, value, part.head, part.as_is and part.there and part.was)
     end

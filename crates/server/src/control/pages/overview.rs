@@ -36,6 +36,9 @@ pub(super) fn rates(pairs: &[Pair]) -> [f64; 2] {
     [0, 1].map(|at| last.iter().map(|pair| pair[at] as f64).sum::<f64>() / last.len().max(1) as f64)
 }
 
+/// The maximum number of limits that are listed because their rules differ at another server.
+const DIFFERING: usize = 5;
+
 struct Row<'a> {
     limit: &'a Limit,
     pairs: Vec<Pair>,
@@ -87,6 +90,9 @@ pub(super) fn changing(app: &App, q: &str, viewer: Viewer) -> Markup {
                 li {
                     "store " (health_name(shared.store().health())) ", "
                     a href="/servers" { (shared.store().nodes()) " servers" }
+                }
+                @for differs in shared.store().differing_rules().iter().take(DIFFERING) {
+                    li { "limit " (shown::text(&differs.limit)) " has another rule at " (shown::text(&differs.node)) }
                 }
             }
         }

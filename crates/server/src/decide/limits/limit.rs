@@ -224,10 +224,17 @@ impl Limit {
         Ok(decision)
     }
 
-    /// Takes each of these costs if it is admitted; neighbours with the same key in this order.
-    pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)], now: Nanos) -> Vec<Decision> {
+    /// Takes each of these costs if it is admitted, with `spent` of the store's deadline already used; neighbours with the same key
+    /// in this order.
+    pub(crate) async fn take_many(
+        &self,
+        spent: Duration,
+        requests: &[(&[u8], u32)],
+        now: Nanos,
+    ) -> Vec<Decision> {
         if self.spec.soft {
-            let asked = requests.iter().map(|(key, cost)| self.decide(Act::Take, key, *cost, now));
+            let asked =
+                requests.iter().map(|(key, cost)| self.decide_after(spent, Act::Take, key, *cost, now));
             // Only a refund is refused.
             return join_all(asked).await.into_iter().flatten().collect();
         }
@@ -235,7 +242,7 @@ impl Limit {
             let take = |&(key, cost): &(&[u8], u32)| self.decide_in_memory(Act::Take, key, cost, now);
             return requests.iter().filter_map(take).collect();
         };
-        let told = store.take_many(requests).await;
+        let told = store.take_many(requests, spent).await;
         let decisions: Vec<_> = told.iter().map(|told| self.by_store(told)).collect();
         for (decision, (key, cost)) in decisions.iter().zip(requests) {
             self.count(Act::Take, key, *cost, decision, now);

@@ -46,10 +46,13 @@ impl StoreLimit {
     /// # Errors
     /// When the store cannot implement the limit's policy, or there is not enough memory for local decisions.
     pub fn new(spec: &LimitSpec, store: &SharedStore, local_keys: usize) -> Result<Self, RulesError> {
-        let build = |policy: &PolicySpec, keys| build(spec, policy, (store.store(), store.deadline()), keys);
+        let build = |policy: &PolicySpec, keys, announced| {
+            build(spec, policy, (store.store(), store.deadline()), keys, announced)
+        };
         let overridden = spec.overrides.iter();
-        let overridden = overridden.map(|(key, policy)| Ok((key.as_bytes().into(), build(policy, 1)?)));
-        let general = build(&spec.policy, local_keys)?;
+        let overridden =
+            overridden.map(|(key, policy)| Ok((key.as_bytes().into(), build(policy, 1, false)?)));
+        let general = build(&spec.policy, local_keys, true)?;
         Ok(Self {
             shares_calls: general.mode() == Mode::Exact && !store.store().address().is_cluster(),
             general,
@@ -79,7 +82,7 @@ impl StoreLimit {
         }
         let spec = self.spec.policy.with_quota(&quota).ok();
         let built = spec.and_then(|policy| {
-            build(&self.spec, &policy, (self.general.store(), self.deadline), QUOTA_KEYS).ok()
+            build(&self.spec, &policy, (self.general.store(), self.deadline), QUOTA_KEYS, false).ok()
         });
         if built.is_none() {
             let limit = &self.spec.name;
@@ -144,16 +147,20 @@ impl StoreLimit {
         limit.peek_by(key, cost, left_of(&limit, spent)).await.decision
     }
 
-    /// Takes each of these costs if it is admitted; neighbours with the same key in this order.
-    pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)]) -> Vec<SharedDecision> {
+    /// Takes each of these costs if it is admitted, with `spent` of the deadline already used; neighbours with the same key in this
+    /// order.
+    pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)], spent: Duration) -> Vec<SharedDecision> {
         if self.overridden.is_empty() && !self.orders.any_override() {
-            return self.general.acquire_many(requests).await;
+            return self.general.acquire_many_by(requests, left_of(&self.general, spent)).await;
         }
         // Keys with an override have separate limits.
         let with =
             |key: &[u8]| (self.orders.override_of(key), self.overridden.get(key).map(SharedLimit::policy));
         let runs = requests.chunk_by(|(one, _), (other, _)| with(one) == with(other));
-        let asked = runs.map(async |run| self.of(run[0].0).acquire_many(run).await);
+        let asked = runs.map(async |run| {
+            let limit = self.of(run[0].0);
+            limit.acquire_many_by(run, left_of(&limit, spent)).await
+        });
         join_all(asked).await.into_iter().flatten().collect()
     }
 
@@ -183,6 +190,7 @@ fn build(
     policy: &PolicySpec,
     (store, deadline): (&Store, Timeout),
     keys: usize,
+    announced: bool,
 ) -> Result<SharedLimit, RulesError> {
     let (sharing, policy) =
         (spec.sharing, policy.policy().map_err(|e| RulesError::of_policy(&spec.name, &e))?);
@@ -191,7 +199,8 @@ fn build(
         .mode(sharing.mode.unwrap_or_default())
         .on_error(sharing.on_error.unwrap_or_default())
         .deadline(sharing.deadline.unwrap_or(deadline))
-        .local_keys(keys);
+        .local_keys(keys)
+        .announced(announced);
     if let Some(slack) = sharing.slack {
         limit = limit.slack(slack);
     }

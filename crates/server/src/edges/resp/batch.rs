@@ -19,11 +19,12 @@ use std::{
         atomic::{AtomicU8, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
+    time::Duration,
     vec,
 };
 
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
-use tidegate_core::Decision;
+use tidegate_core::{Decision, Nanos};
 
 use super::{
     Protocol,
@@ -74,19 +75,20 @@ impl Batch {
     ///
     /// Questions about one key are asked in the order of the commands, all others concurrently.
     async fn answer(self, service: &Service) -> Vec<u8> {
+        let read = service.now();
         if let [(_, question)] = &self.questions[..] {
-            let reply = question.ask(service).await;
+            let reply = question.ask(read, service).await;
             let mut out = Vec::with_capacity(self.between.len() + 64);
             write(&mut out, question, &reply);
             out.extend_from_slice(&self.between);
             return out;
         }
         // Boxed, because most batches have one question.
-        Box::pin(self.answer_all(service)).await
+        Box::pin(self.answer_all(read, service)).await
     }
 
     /// [`answer`](Self::answer) for several questions.
-    async fn answer_all(self, service: &Service) -> Vec<u8> {
+    async fn answer_all(self, read: Nanos, service: &Service) -> Vec<u8> {
         let mut about: HashMap<_, Vec<usize>> = HashMap::with_capacity(self.questions.len());
         for (at, (_, question)) in self.questions.iter().enumerate() {
             about.entry(question.is_about()).or_default().push(at);
@@ -96,7 +98,7 @@ impl Batch {
         order.sort_unstable();
         let asked = order.into_iter().map(async |chain| {
             let questions: Vec<&Question> = chain.iter().map(|&at| &self.questions[at].1).collect();
-            let replies = Question::ask_in_turn(&questions, service).await;
+            let replies = Question::ask_in_turn(&questions, read, service).await;
             chain.into_iter().zip(replies).collect::<Vec<_>>()
         });
         let mut replies: Vec<(usize, Reply)> = join_all(asked).await.into_iter().flatten().collect();
@@ -165,7 +167,8 @@ impl Take {
     async fn ask(takes: &[Self], service: &Service) -> Vec<Option<Vec<u8>>> {
         let limit = &takes[0].limit;
         let requests: Vec<_> = takes.iter().map(|take| (&*take.key, take.cost)).collect();
-        let decided = AssertUnwindSafe(limit.take_many(&requests, service.now())).catch_unwind().await;
+        let decided =
+            AssertUnwindSafe(limit.take_many(Duration::ZERO, &requests, service.now())).catch_unwind().await;
         let Ok(decisions) = decided else { return vec![None; takes.len()] };
         let reply = |(take, decision): (&Self, &Decision)| {
             let mut out = Vec::with_capacity(take.between.len() + 64);

@@ -1,8 +1,8 @@
 //! Questions for the store, which a connection gathers for the async runtime.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tidegate_core::Decision;
+use tidegate_core::{Decision, Nanos};
 
 use super::reserving::{Done, Reserving};
 use crate::decide::{
@@ -45,19 +45,19 @@ impl Question {
         }
     }
 
-    /// Asks questions about one state, in this order. Consecutive ones that take units share a round trip.
-    pub async fn ask_in_turn(questions: &[&Self], service: &Service) -> Vec<Reply> {
+    /// Asks questions about one state that were read at a time, in this order. Consecutive ones that take units share a round trip.
+    pub async fn ask_in_turn(questions: &[&Self], read: Nanos, service: &Service) -> Vec<Reply> {
         let mut replies = Vec::with_capacity(questions.len());
         for run in questions.chunk_by(|one, other| one.takes().is_some() && other.takes().is_some()) {
             match run {
                 [Self::Limit { limit, .. }, _, ..] => {
                     let takes: Vec<_> = run.iter().filter_map(|question| question.takes()).collect();
-                    let decisions = limit.take_many(&takes, service.now()).await;
+                    let decisions = limit.take_many(spent_since(read, service), &takes, service.now()).await;
                     replies.extend(decisions.into_iter().map(|decision| Reply::Limit(Ok(decision))));
                 }
                 _ => {
                     for question in run {
-                        replies.push(question.ask(service).await);
+                        replies.push(question.ask(read, service).await);
                     }
                 }
             }
@@ -73,11 +73,12 @@ impl Question {
         }
     }
 
-    /// Asks the question.
-    pub async fn ask(&self, service: &Service) -> Reply {
+    /// Asks the question, which was read at a time. Its deadline counts from then.
+    pub async fn ask(&self, read: Nanos, service: &Service) -> Reply {
         match self {
             Self::Limit { limit, key, cost, act, by } => {
-                let decided = limit.decide(*act, key, *cost, service.now()).await;
+                let spent = spent_since(read, service);
+                let decided = limit.decide_after(spent, *act, key, *cost, service.now()).await;
                 if let (Ok(_), Some(client)) = (&decided, by) {
                     service.record_refund(client, limit, key, *cost);
                 }
@@ -99,4 +100,9 @@ impl Question {
             }
         }
     }
+}
+
+/// How much of a question's deadline has passed.
+fn spent_since(read: Nanos, service: &Service) -> Duration {
+    service.now().saturating_since(read).into()
 }

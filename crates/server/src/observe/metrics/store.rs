@@ -25,6 +25,11 @@ pub(super) fn tell(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
             "Whether the store's clock has shown a later time than now",
             stats.clock_went_back.into(),
         ),
+        (
+            "shared_store_rules_differ",
+            "Limits whose rule differs at another server of the store",
+            stats.differing_rules,
+        ),
     ] {
         sink.family(name, help, Kind::Gauge, &one(value))?;
     }

@@ -110,7 +110,7 @@ impl Part {
     }
 
     /// Whether its next bucket starts full, because it has none.
-    fn is_fresh(&self, now: Nanos) -> bool {
+    pub fn is_fresh(&self, now: Nanos) -> bool {
         self.share == 0 || now >= self.until
     }
 
@@ -134,6 +134,13 @@ impl Part {
             granted if self.is_fresh(now) => granted / 2,
             granted => granted,
         };
+        self.pay(granted, window);
+        self.share
+    }
+
+    /// Records a further charge for this second. Returns the tokens per second to assign.
+    pub fn raise(&mut self, granted: u64, window: u64) -> u64 {
+        self.share = self.share.saturating_add(granted);
         self.pay(granted, window);
         self.share
     }

@@ -54,6 +54,20 @@ impl Terms {
         if self.window == 1 { TIME_TO_LIVE } else { (1 + room / shares.max(1)).min(TIME_TO_LIVE) }
     }
 
+    /// The most that one of `servers` takes of a second at a time, so that those that look first leave something to the others. If
+    /// `alone` it was the only one lately.
+    pub fn at_a_time(&self, servers: u64, alone: bool) -> u64 {
+        if self.window > 1 || servers <= 1 {
+            return u64::MAX;
+        }
+        let tenth = self.limit.div_ceil(10);
+        if alone {
+            (self.limit - tenth.min(self.limit)).max(1)
+        } else {
+            self.limit.div_ceil(servers).max(tenth)
+        }
+    }
+
     /// How much may be assigned for a second if `room` is left.
     pub fn budget(&self, room: u64) -> u64 {
         if self.window == 1 { room } else { room.div_ceil(PART_OF_ROOM) }
@@ -90,6 +104,15 @@ mod tests {
             [5, 4, 1, 1, 1]
         );
         assert_eq!(Terms { window: 1, ..hour }.lasting(0, 100), 5, "each second has its own");
+    }
+
+    #[test]
+    fn servers_take_a_second_in_pieces_and_a_lone_one_leaves_a_tenth() {
+        let second = Terms { limit: 100, window: 1, gives_back: false };
+        let pieces = |servers| [false, true].map(|alone| second.at_a_time(servers, alone));
+        assert_eq!([pieces(1), pieces(2), pieces(16)], [[u64::MAX; 2], [50, 90], [10, 90]]);
+        assert_eq!(Terms { limit: 1, ..second }.at_a_time(2, true), 1);
+        assert_eq!(Terms { window: 60, ..second }.at_a_time(2, false), u64::MAX);
     }
 
     #[test]

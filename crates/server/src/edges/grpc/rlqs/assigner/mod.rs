@@ -1,5 +1,6 @@
 //! The task that manages all streams: it takes in reports, charges the limits each second, and assigns shares.
 
+mod later;
 mod place;
 #[cfg(test)]
 mod simulation;
@@ -20,7 +21,10 @@ use tidegate_core::Nanos;
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
-use self::place::{Charged, Place, count, place};
+use self::{
+    later::Later,
+    place::{Charged, Place, count, place},
+};
 use super::{
     Said,
     part::Part,
@@ -99,8 +103,11 @@ struct Assigner {
     held: Slab<Held>,
     /// The length of all buckets' names and values.
     text: usize,
-    /// The last second that was charged.
+    /// The last second that was charged, and what may be charged for it later.
     second: u64,
+    later: Later,
+    /// The number of servers that share the limits.
+    servers: fn(&Service) -> u32,
     full: OnceAMinute,
 }
 
@@ -115,6 +122,7 @@ pub(in crate::edges::grpc) async fn assign(
     loop {
         let now = assigner.service.now();
         assigner.catch_up(now).await;
+        assigner.charge_later(now).await;
         let pause = if assigner.held.is_empty() {
             LONG
         } else {
@@ -138,7 +146,9 @@ impl Assigner {
         let in_force = service.in_force();
         let second = service.now().get() / SECOND;
         let (streams, held, full) = (HashMap::new(), Slab::new(), OnceAMinute::default());
-        Self { service, stats, in_force, streams, held, text: 0, second, full }
+        let servers = |service: &Service| service.store().map_or(1, |shared| shared.store().nodes());
+        let later = Later::default();
+        Self { service, stats, in_force, streams, held, text: 0, second, later, servers, full }
     }
 
     /// Charges for the current second, unless that is done.
@@ -349,10 +359,14 @@ impl Assigner {
             self.remove(at);
         }
         let groups = self.groups(second, now);
+        let servers = (self.servers)(&self.service).into();
         let granted = join_all(groups.iter().map(async |group| {
-            group.charged.take_within_budget(group.due, group.reserve, group.wanted, now).await
+            let Group { charged, due, reserve, wanted, .. } = group;
+            let most = charged.terms.at_a_time(servers, self.later.was_alone(charged));
+            charged.take_within_budget(*due, *reserve, (*wanted).min(most), now).await
         }))
         .await;
+        self.later.begin(now);
         let mut said: BTreeMap<u64, Vec<BucketAction>> = BTreeMap::new();
         for (group, (granted, room)) in groups.iter().zip(granted) {
             let Charged { terms, .. } = &group.charged;
@@ -363,6 +377,13 @@ impl Assigner {
             }
             let wants: Vec<u64> =
                 group.live.iter().map(|at| self.held[*at].part.wants(terms, envoys, now)).collect();
+            if terms.at_a_time(servers, false) < u64::MAX {
+                let unmet = group.live.iter().zip(&wants).map(|(at, want)| {
+                    let held = &self.held[*at];
+                    (*at, Arc::clone(&held.bucket), if held.part.is_fresh(now) { want / 2 } else { *want })
+                });
+                self.later.took(&group.charged, unmet.collect(), group.due + granted, room);
+            }
             let shares: Vec<u64> = divide(&wants, granted, second)
                 .into_iter()
                 .zip(&group.live)

@@ -144,6 +144,14 @@ impl World {
         Self { clock, assigner, envoys, window, admitted: 0, in_hand: 0, limit, span, opened: 0 }
     }
 
+    /// Another server with the same limits, as if they were in a store.
+    fn beside(&self) -> Self {
+        let mut assigner = Assigner::new(Arc::clone(&self.assigner.service), Arc::default());
+        assigner.servers = |_| 2;
+        let (clock, envoys) = (Arc::clone(&self.clock), Vec::new());
+        Self { clock, assigner, envoys, admitted: 0, in_hand: 0, opened: 0, ..*self }
+    }
+
     fn now(&self) -> Nanos {
         self.assigner.service.now()
     }
@@ -197,6 +205,11 @@ impl World {
     /// Advances by one step, in which each Envoy gets `load` requests.
     async fn step(&mut self, load: &[u64]) {
         self.clock.advance(STEP);
+        self.turn(load).await;
+    }
+
+    /// Each Envoy gets `load` requests at this time.
+    async fn turn(&mut self, load: &[u64]) {
         let now = self.now();
         self.envoys.iter_mut().for_each(Envoy::fill);
         let window = now.get() / SECOND / self.span;
@@ -205,6 +218,7 @@ impl World {
             self.in_hand = self.envoys.iter().map(Envoy::in_hand).sum();
         }
         self.assigner.catch_up(now).await;
+        self.assigner.charge_later(now).await;
         for at in 0..self.envoys.len() {
             self.envoys[at].hear(now);
             if self.envoys[at].is_known && now >= self.envoys[at].reports_at {
@@ -274,6 +288,31 @@ async fn envoys_share_a_limit_and_shares_follow_the_load() {
     world.run(15, &[200, 0]).await;
     let back = world.run(5, &[200, 0]).await;
     assert!(back[0] >= 490, "{back:?}");
+}
+
+#[tokio::test]
+async fn equal_envoys_on_two_servers_get_equal_parts_in_each_second() {
+    let mut one = World::new(100, "second", 1);
+    one.assigner.servers = |_| 2;
+    let mut two = one.beside();
+    one.join(&FREE).await;
+    two.join(&FREE).await;
+    let total = |world: &World| world.envoys[0].total;
+    // The second server's Envoy has no load at first, and none at the end.
+    for second in 0..60 {
+        let before = [total(&one), total(&two)];
+        for _ in 0..SECOND / STEP.get() {
+            one.step(&[10]).await;
+            two.turn(&[if (10..40).contains(&second) { 10 } else { 0 }]).await;
+        }
+        let got = [total(&one) - before[0], total(&two) - before[1]];
+        assert!(got[0] + got[1] <= 100 + one.in_hand + two.in_hand, "{second}: {got:?}");
+        match second {
+            3..10 | 53.. => assert!(got[0] >= 95, "{second}: {got:?}"),
+            15..40 => assert!(got.iter().all(|got| (40..=60).contains(got)), "{second}: {got:?}"),
+            _ => {}
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,126 @@
+//! Decisions while another rule binds this node, too (see [`rules`](crate::rules)).
+
+use std::{sync::Arc, time::Duration};
+
+use tidegate_core::{Decision, Key};
+
+use super::{
+    SharedDecision, SharedLimit,
+    joint::{Request, decide_joint},
+};
+use crate::{
+    Deadline, StoreError,
+    rules::Former,
+    script::{Script, call},
+};
+
+impl SharedLimit {
+    /// [`acquire_by`](Self::acquire_by) while another rule may bind this node.
+    pub(super) async fn acquire_bound(
+        &self,
+        key: &impl Key,
+        cost: u32,
+        deadline: Deadline,
+    ) -> SharedDecision {
+        let error = match self.formers(key, deadline).await {
+            Ok(formers) if formers.is_empty() => return self.acquire_alone(key, cost, deadline).await,
+            Ok(formers) => {
+                let own = self.request(key, cost);
+                let all: Vec<_> = [own].into_iter().chain(of_formers(&formers, key, cost)).collect();
+                match decide_joint(&self.0.store, &all, true, deadline).await {
+                    Ok(decisions) => return SharedDecision::by_store(strictest(&decisions)),
+                    Err(error) => error,
+                }
+            }
+            Err(error) => error,
+        };
+        key.with_bytes(|key| self.without_store(key, cost, error))
+    }
+
+    /// Whether another rule may bind this node, or this node does not know that yet.
+    pub(super) fn may_be_bound(&self) -> bool {
+        self.0.announcement.as_ref().is_some_and(|announcement| !announcement.is_alone())
+    }
+
+    /// The other rules that bind decisions about a key, once this node knows them.
+    pub(super) async fn formers(
+        &self,
+        key: &impl Key,
+        deadline: Deadline,
+    ) -> Result<Vec<Former>, StoreError> {
+        let (Some(announcement), monitor) = (&self.0.announcement, self.monitor()) else {
+            return Ok(Vec::new());
+        };
+        let whole = self.redis_key(key);
+        monitor.admit(monitor.shard_of(&whole))?;
+        let mut formers = announcement.formers(deadline).await.inspect_err(|error| {
+            monitor.counters().error(error);
+        })?;
+        // A cluster decides only on keys of one slot in one step.
+        formers.retain(|former| monitor.slot(&key_of(former, key)) == monitor.slot(&whole));
+        Ok(formers)
+    }
+
+    /// The decisions on no units, on `cost`, and on `cost` by each other rule that binds this node.
+    pub(super) async fn look(
+        &self,
+        key: &impl Key,
+        cost: u32,
+        deadline: Deadline,
+    ) -> Result<Vec<Decision>, StoreError> {
+        let may_be_bound = self.may_be_bound();
+        let formers = if may_be_bound { Box::pin(self.formers(key, deadline)).await? } else { Vec::new() };
+        let own = [self.request(key, 0), self.request(key, cost)];
+        let all: Vec<_> = own.into_iter().chain(of_formers(&formers, key, cost)).collect();
+        decide_joint(&self.0.store, &all, false, deadline).await
+    }
+
+    /// Charges a key, also by the other rules that bind this node.
+    pub(super) async fn charge_all(
+        &self,
+        key: &impl Key,
+        cost: u32,
+        script: &Arc<Script>,
+    ) -> Result<Decision, StoreError> {
+        let formers =
+            if self.may_be_bound() { self.formers(key, self.deadline()).await? } else { Vec::new() };
+        for former in formers {
+            // The same key has one charge, by this limit's own rule.
+            if let Some(script) = self.0.store.batcher().scripts.charge(former.plan.kind())
+                && *former.prefix != *self.0.prefix
+            {
+                let arguments = call::charge_arguments(&former.plan, cost);
+                let _standing =
+                    self.change_in_store(&former.plan, key_of(&former, key), script, &arguments).await?;
+            }
+        }
+        let arguments = call::charge_arguments(self.plan(), cost);
+        self.change_in_store(self.plan(), self.redis_key(key), script, &arguments).await
+    }
+}
+
+/// The whole key in Redis by another rule.
+fn key_of(former: &Former, key: &impl Key) -> Vec<u8> {
+    key.with_bytes(|key| [&former.prefix[..], key].concat())
+}
+
+/// The parts of a decision by other rules.
+pub(super) fn of_formers<'a>(
+    formers: &'a [Former],
+    key: &'a impl Key,
+    cost: u32,
+) -> impl Iterator<Item = Request<'a>> {
+    formers.iter().map(move |former| Request {
+        plan: &former.plan,
+        key: key_of(former, key),
+        cost,
+        is_former: true,
+    })
+}
+
+/// The first decision, or the denial with the longest wait.
+pub(super) fn strictest(decisions: &[Decision]) -> Decision {
+    let wait = |denied: &&Decision| denied.retry_after().unwrap_or(Duration::MAX);
+    let denied = decisions.iter().filter(|decision| decision.is_denied()).max_by_key(wait);
+    *denied.unwrap_or(&decisions[0])
+}

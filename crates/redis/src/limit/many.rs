@@ -1,0 +1,151 @@
+//! Many requests for one limit at once.
+
+use std::sync::Arc;
+
+use tidegate_core::{Clock, Key, lease};
+
+use super::{SharedDecision, SharedLimit, shared::from_lease};
+use crate::{
+    Deadline, StoreError,
+    lease::{Asked, Held, Leases},
+};
+
+impl SharedLimit {
+    /// Asks for several keys, each separately and with its cost: like concurrent calls of [`acquire`](Self::acquire), but with
+    /// less work for each. Neighbours with the same key are decided in this order, and in one round trip. Keep the number to a
+    /// few hundred, because other callers wait for the call.
+    ///
+    /// All have one deadline, and [`OnError`] decides what the store has not decided by then.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn acquire_many<K: Key>(&self, requests: &[(K, u32)]) -> Vec<SharedDecision> {
+        self.acquire_many_by(requests, self.deadline()).await
+    }
+
+    /// Like [`acquire_many`](Self::acquire_many), with a given deadline (see [`acquire_by`](Self::acquire_by)).
+    pub async fn acquire_many_by<K: Key>(
+        &self,
+        requests: &[(K, u32)],
+        deadline: Deadline,
+    ) -> Vec<SharedDecision> {
+        match (requests, &self.0.leases) {
+            ([], _) => Vec::new(),
+            ([(key, cost)], _) => vec![self.acquire_by(key, *cost, deadline).await],
+            _ if self.may_be_bound() => Box::pin(self.acquire_many_bound(requests, deadline)).await,
+            (_, Some(leases)) => Box::pin(self.acquire_many_leased(leases, requests, deadline)).await,
+            (_, None) => self.acquire_many_exact(requests, deadline).await,
+        }
+    }
+
+    /// While another rule binds this node, each decision is a separate call. They do not wait for each other.
+    async fn acquire_many_bound<K: Key>(
+        &self,
+        requests: &[(K, u32)],
+        deadline: Deadline,
+    ) -> Vec<SharedDecision> {
+        let runtime = self.monitor().runner.connector.runtime();
+        let asked = requests.iter().map(|(key, cost)| {
+            let (limit, key, cost) = (self.clone(), key.with_bytes(<[u8]>::to_vec), *cost);
+            runtime.spawn(async move { limit.acquire_bound(&&key[..], cost, deadline).await })
+        });
+        let asked: Vec<_> = asked.collect();
+        let mut answers = Vec::with_capacity(requests.len());
+        for (asked, (key, cost)) in asked.into_iter().zip(requests) {
+            // The task ends early only when the runtime shuts down.
+            let gone = || key.with_bytes(|key| self.without_store(key, *cost, StoreError::Down));
+            answers.push(asked.await.unwrap_or_else(|_| gone()));
+        }
+        answers
+    }
+
+    /// Costs that the node holds too little for, and all behind them with the same key, go to the store in one call.
+    async fn acquire_many_leased<K: Key>(
+        &self,
+        leases: &Arc<Leases>,
+        requests: &[(K, u32)],
+        deadline: Deadline,
+    ) -> Vec<SharedDecision> {
+        // As for a single request.
+        tokio::task::consume_budget().await;
+        let batcher = self.0.store.batcher();
+        let now = batcher.monitor.clock.now();
+        let evicted = |held: &_, request| batcher.send_errand(leases, held, request);
+        // `None` for what the store is asked.
+        let mut known = Vec::with_capacity(requests.len());
+        let mut asked = Vec::new();
+        let same = |(one, _): &(K, u32), (other, _): &(K, u32)| {
+            one.with_bytes(|one| other.with_bytes(|other| one == other))
+        };
+        for run in requests.chunk_by(same) {
+            let mut rest: Option<(Arc<Held>, lease::Request, Vec<u32>)> = None;
+            for (key, cost) in run {
+                if let Some((.., more)) = rest.as_mut().filter(|_| *cost <= leases.terms.limit()) {
+                    more.push(*cost);
+                    known.push(None);
+                    continue;
+                }
+                match key.with_bytes(|key| leases.ask(key, *cost, now, evicted)) {
+                    Asked::Decided(decision) => known.push(Some(from_lease(decision))),
+                    Asked::Renew(decision, held, request) => {
+                        batcher.send_errand(leases, &held, request);
+                        known.push(Some(from_lease(decision)));
+                    }
+                    Asked::Refill(held, request) => {
+                        rest = Some((held, request, Vec::new()));
+                        known.push(None);
+                    }
+                }
+            }
+            if let Some((held, first, more)) = rest {
+                let requests = held.lease.in_turn(first, &more);
+                asked.extend(requests.into_iter().map(|request| (Arc::clone(&held), request)));
+            }
+        }
+        let mut told = self.ask_for_leases(leases, asked, deadline).await.into_iter();
+        let answer = |(known, (key, cost)): (Option<SharedDecision>, &(K, u32))| {
+            known.unwrap_or_else(|| match told.next().unwrap_or(Err(StoreError::BadReply)) {
+                Ok(decision) => SharedDecision::by_store(decision),
+                Err(error) => key.with_bytes(|key| self.without_store(key, *cost, error)),
+            })
+        };
+        known.into_iter().zip(requests).map(answer).collect()
+    }
+
+    async fn acquire_many_exact<K: Key>(
+        &self,
+        requests: &[(K, u32)],
+        deadline: Deadline,
+    ) -> Vec<SharedDecision> {
+        let now = self.monitor().clock.now();
+        let mut tags = Vec::with_capacity(requests.len());
+        let mut known = Vec::with_capacity(requests.len());
+        let mut asked = Vec::with_capacity(requests.len());
+        for (key, cost) in requests {
+            let whole = self.redis_key(key);
+            let tag = self.denial_tag(&whole);
+            let remembered = tag.and_then(|tag| self.0.store.remembered(tag, *cost, now));
+            if remembered.is_none() {
+                asked.push((whole, *cost));
+            }
+            tags.push(tag);
+            known.push(remembered);
+        }
+        let mut told = self.0.store.batcher().decide_many(self.plan(), asked, deadline).await.into_iter();
+        let mut answers = Vec::with_capacity(requests.len());
+        for (((key, cost), tag), known) in requests.iter().zip(tags).zip(known) {
+            if let Some(known) = known {
+                answers.push(known);
+                continue;
+            }
+            answers.push(match told.next().unwrap_or(Err(StoreError::BadReply)) {
+                Ok((decision, _)) => {
+                    self.0.store.remember(tag, *cost, &decision, now);
+                    SharedDecision::by_store(decision)
+                }
+                Err(error) => key.with_bytes(|key| self.without_store(key, *cost, error)),
+            });
+        }
+        answers
+    }
+}

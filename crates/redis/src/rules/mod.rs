@@ -1,0 +1,338 @@
+//! The rules of limits, which nodes announce to each other in the store.
+//!
+//! While an operator changes a limit, some nodes have its former rule and some the new one. If both rules have the same keys in the
+//! store, nothing is lost. With another algorithm or window they have different keys, and each would admit its own limit. So a
+//! node whose rule was announced later asks for both in one step, and never decides before it knows what the others have
+//! announced. [`announced`] says for how long.
+
+mod announced;
+#[cfg(test)]
+mod model;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::Value;
+use tidegate_core::{Algorithm, Clock, Nanos, Parameters, Policy, Quota, lease::Terms};
+use tidegate_limiter::{Limiter, SystemClock};
+use tokio::sync::Notify;
+
+use announced::{Announced, HOLDS};
+
+use crate::{Deadline, Plan, StoreError, batch::Batcher, health::Monitor, script::Script};
+
+/// The time between two announcements.
+const EVERY: Duration = Duration::from_secs(2);
+/// The same after the store refused one, and after it made no reply.
+const REFUSED: Duration = Duration::from_mins(1);
+const FAILED: Duration = Duration::from_millis(20);
+/// How long one announcement may take.
+const TIME: Duration = Duration::from_secs(2);
+/// How many rules one call announces at most. Other calls wait while Redis executes it.
+const PAGE: usize = 500;
+/// How long a rule that is gone is kept, in milliseconds: the longest window over which a roll-out is never over.
+const KEPT: u64 = 31 * 86_400_000;
+/// The largest number of rules of a limit. The oldest are forgotten first.
+const MOST: usize = 16;
+/// The maximum number of log lines per minute.
+const LINES: u32 = 6;
+
+/// A limit whose rule differs at another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DifferingRule {
+    /// The limit's name.
+    pub limit: String,
+    /// This node's rule: the policy as the store has it, the mode, the slack in nanoseconds and the unreported units.
+    pub here: String,
+    /// The other node's rule.
+    pub there: String,
+    /// The other node's name (see [`Store::named`](crate::Store::named)).
+    pub node: String,
+}
+
+/// A former rule of a limit, whose key must be charged, too.
+#[derive(Clone)]
+pub struct Former {
+    pub plan: Arc<Plan>,
+    pub prefix: Arc<[u8]>,
+    until: Nanos,
+}
+
+/// A rule that this node announces.
+pub struct Announcement {
+    limit: String,
+    rule: String,
+    plan: Arc<Plan>,
+    prefix: Vec<u8>,
+    /// How long the rule's key remembers what was used.
+    span: Nanos,
+    clock: SystemClock,
+    /// Until when this node knows the other rules, and until when one of them binds it.
+    // Relaxed: the rules themselves are read under the lock, after these. A caller that misses an update is like one that came
+    // before the announcement's reply.
+    known_until: AtomicU64,
+    bound_until: AtomicU64,
+    formers: RwLock<Vec<Former>>,
+    differs: Mutex<Option<DifferingRule>>,
+    /// Signals that the store has replied.
+    replied: Notify,
+    /// Triggers an announcement.
+    wake: Arc<Notify>,
+    lines: Limiter<SystemClock>,
+}
+
+impl Announcement {
+    /// Whether this node knows that no other rule binds it.
+    pub fn is_alone(&self) -> bool {
+        let now = self.clock.now().get();
+        now < self.known_until.load(Ordering::Relaxed) && now >= self.bound_until.load(Ordering::Relaxed)
+    }
+
+    /// The rules that bind this node, once it knows them.
+    pub async fn formers(&self, deadline: Deadline) -> Result<Vec<Former>, StoreError> {
+        loop {
+            let replied = self.replied.notified();
+            let now = self.clock.now();
+            if now.get() < self.known_until.load(Ordering::Relaxed) {
+                let formers = self.formers.read().unwrap_or_else(PoisonError::into_inner);
+                return Ok(formers.iter().filter(|former| former.until > now).cloned().collect());
+            }
+            self.wake.notify_one();
+            deadline.bound(replied).await?;
+        }
+    }
+
+    /// Takes in a limit's rules. `sent` and `received` are the times of the call that brought them, and `store` the store's.
+    fn take_in(&self, rules: &[Announced], store: u64, (sent, received): (Nanos, Nanos)) {
+        let Some(own) = rules.iter().find(|rule| rule.rule == self.rule) else { return };
+        let others = || rules.iter().filter(|rule| rule.rule != self.rule);
+        let span = self.span.get().div_ceil(1_000_000);
+        let former = |other: &Announced| {
+            // The store's clock was read before the reply came.
+            let left = other.binds_until(own, span).checked_sub(store).filter(|left| *left > 0)?;
+            let (plan, prefix) = self.of_other(&other.rule)?;
+            Some(Former { plan, prefix, until: received.saturating_add(Nanos::from_millis(left)) })
+        };
+        let formers: Vec<Former> = others().filter_map(former).collect();
+        let bound = formers.iter().map(|former| former.until.get()).max().unwrap_or(0);
+        *self.formers.write().unwrap_or_else(PoisonError::into_inner) = formers;
+        self.bound_until.store(bound, Ordering::Relaxed);
+        let differing = |other: &Announced| DifferingRule {
+            limit: self.limit.clone(),
+            here: self.rule.clone(),
+            there: other.rule.clone(),
+            node: other.node.clone(),
+        };
+        *self.differs.lock().unwrap_or_else(PoisonError::into_inner) =
+            others().find(|other| other.is_alive(store)).map(differing);
+        self.knows_until(sent.saturating_add(Nanos::from_millis(HOLDS)));
+    }
+
+    fn knows_until(&self, until: Nanos) {
+        self.known_until.store(until.get(), Ordering::Relaxed);
+        self.replied.notify_waiters();
+    }
+
+    /// The plan and the keys of another rule, if they conflict with those of this one.
+    fn of_other(&self, rule: &str) -> Option<(Arc<Plan>, Arc<[u8]>)> {
+        // A later version may announce a policy that this one does not know.
+        let policy: Policy = rule.split(';').next()?.parse().ok()?;
+        let plan = Plan::new(policy).ok().filter(|plan| plan.hold().is_none())?;
+        let shape = [self.plan.shape().as_bytes(), b":"].concat();
+        let prefix = [self.prefix.strip_suffix(&shape[..])?, plan.shape().as_bytes(), b":"].concat();
+        let conflicts = prefix != self.prefix || !same_interval(&self.plan, &plan);
+        conflicts.then(|| (Arc::new(plan), prefix.into()))
+    }
+}
+
+/// Whether both rules mean the same by a value in the store. A bucket's value is a time, which is worth other units at another rate.
+fn same_interval(one: &Plan, other: &Plan) -> bool {
+    let interval = |plan: &Plan| match plan.policy().parameters() {
+        Parameters::TokenBucket { step, parts, .. } | Parameters::LeakyBucket { step, parts, .. } => {
+            Some((step, parts))
+        }
+        _ => None,
+    };
+    interval(one) == interval(other)
+}
+
+/// For how long a state of this policy remembers what was used.
+fn span_of(policy: &Policy) -> Nanos {
+    let mut state = vec![0; policy.words()];
+    Nanos::new(policy.decide(&mut state, Nanos::ZERO, policy.limit()).reset_after_nanos())
+}
+
+/// The rules that this node announces in a store.
+pub struct Rules {
+    all: Mutex<Vec<Weak<Announcement>>>,
+    script: Script,
+    wake: Arc<Notify>,
+    announces: AtomicBool,
+    lines: Limiter<SystemClock>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            all: Mutex::default(),
+            script: Script::new(include_str!("announce.lua").into()),
+            wake: Arc::default(),
+            announces: AtomicBool::new(false),
+            lines: Limiter::new(Policy::token_bucket(Quota::per_minute(LINES))),
+        }
+    }
+}
+
+impl Rules {
+    /// Announces a limit's rule for as long as the result exists. `prefix` is that of its keys.
+    pub fn announce(
+        self: &Arc<Self>,
+        batcher: &Arc<Batcher>,
+        (limit, prefix): (&str, &[u8]),
+        (plan, terms): (&Arc<Plan>, &Terms),
+    ) -> Arc<Announcement> {
+        let (slack, unreported) = (terms.slack().get(), terms.unreported());
+        let announcement = Arc::new(Announcement {
+            limit: limit.to_owned(),
+            rule: format!("{};{};{slack};{unreported}", terms.policy(), terms.mode()),
+            plan: Arc::clone(plan),
+            prefix: prefix.to_vec(),
+            span: span_of(terms.policy()),
+            clock: SystemClock::new(),
+            // Permits are held by processes, which no other rule knows.
+            known_until: AtomicU64::new(if plan.hold().is_some() { u64::MAX } else { 0 }),
+            bound_until: AtomicU64::new(0),
+            formers: RwLock::default(),
+            differs: Mutex::default(),
+            replied: Notify::new(),
+            wake: Arc::clone(&self.wake),
+            lines: Limiter::new(Policy::token_bucket(Quota::per_minute(1))),
+        });
+        let mut all = self.lock();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&announcement));
+        drop(all);
+        self.wake.notify_one();
+        if !self.announces.swap(true, Ordering::Relaxed) {
+            self.keep_up(batcher);
+        }
+        announcement
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Announcement>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn living(&self) -> Vec<Arc<Announcement>> {
+        self.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The limits whose rules differ at another node, by name.
+    pub fn differing(&self) -> Vec<DifferingRule> {
+        let differing = |announcement: &Arc<Announcement>| {
+            announcement.differs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        let mut all: Vec<_> = self.living().iter().filter_map(differing).collect();
+        all.sort_by(|one, other| one.limit.cmp(&other.limit));
+        all
+    }
+
+    /// Renews the announcements for as long as the store exists.
+    fn keep_up(self: &Arc<Self>, batcher: &Arc<Batcher>) {
+        let (rules, weak) = (Arc::clone(self), Arc::downgrade(batcher));
+        batcher.monitor.runner.connector.runtime().spawn(async move {
+            while let Some(batcher) = weak.upgrade() {
+                let pause = match rules.renew(&batcher.monitor).await {
+                    Ok(()) => EVERY,
+                    Err(
+                        error @ (StoreError::Forbidden(_)
+                        | StoreError::Script(_)
+                        | StoreError::NotPermitted(_)),
+                    ) => {
+                        tracing::warn!(%error, "rules that differ between nodes of the shared store are not found");
+                        for announcement in rules.living() {
+                            announcement.knows_until(Nanos::MAX);
+                        }
+                        REFUSED
+                    }
+                    // The store's health shows any other error.
+                    Err(_) => FAILED,
+                };
+                drop(batcher);
+                let _ = tokio::time::timeout(pause, rules.wake.notified()).await;
+                if pause == FAILED {
+                    tokio::time::sleep(FAILED).await;
+                }
+            }
+        });
+    }
+
+    async fn renew(&self, monitor: &Monitor) -> Result<(), StoreError> {
+        let key = [format!("{}:rules", monitor.runner.connector.prefix()).into_bytes()];
+        let living = self.living();
+        for page in living.chunks(PAGE) {
+            if monitor.is_down(monitor.shard_of(&key[0])) {
+                return Err(StoreError::Down);
+            }
+            let clock = &monitor.clock;
+            let mut arguments = vec![
+                monitor.node_name().as_bytes().to_vec(),
+                HOLDS.to_string().into_bytes(),
+                KEPT.to_string().into_bytes(),
+                MOST.to_string().into_bytes(),
+            ];
+            for announcement in page {
+                arguments.push(announcement.limit.clone().into_bytes());
+                arguments.push(announcement.rule.clone().into_bytes());
+            }
+            let sent = clock.now();
+            let call = monitor.runner.run(&self.script, &key, &arguments, true);
+            let reply = Deadline::after(TIME).bound(call).await.flatten()?;
+            let times = (sent, clock.now());
+            let (store, fields) = parse(reply).ok_or(StoreError::BadReply)?;
+            // Two announcements of one limit: only the later reply has both.
+            let fields: HashMap<&str, &String> =
+                page.iter().zip(&fields).map(|(announcement, field)| (&*announcement.limit, field)).collect();
+            for announcement in page {
+                let Some(field) = fields.get(&*announcement.limit) else { continue };
+                let rules: Vec<Announced> = field.lines().filter_map(Announced::parse).collect();
+                announcement.take_in(&rules, store, times);
+                self.log(announcement);
+            }
+        }
+        Ok(())
+    }
+
+    fn log(&self, announcement: &Announcement) {
+        let differs = announcement.differs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(DifferingRule { limit, here, there, node }) = differs
+            && announcement.lines.acquire(1).is_allowed()
+            && self.lines.acquire(1).is_allowed()
+        {
+            tracing::warn!(
+                limit,
+                node,
+                here,
+                there,
+                "another node has another rule for this limit; until all have the same, the stricter of both applies at nodes whose rule is newer"
+            );
+        }
+    }
+}
+
+fn parse(reply: Value) -> Option<(u64, Vec<String>)> {
+    let Value::Array(parts) = reply else { return None };
+    let mut parts = parts.into_iter().map(|part| match part {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        _ => None,
+    });
+    let store = parts.next()??.parse().ok()?;
+    Some((store, parts.collect::<Option<_>>()?))
+}
