@@ -137,3 +137,26 @@ fn a_soft_limit_in_a_store_warns() {
     let store = Server::start(&[]);
     a_soft_limit_admits_counts_and_says_so(&harness::on_store("soft-store", &store.address(), SOFT));
 }
+
+#[test]
+fn a_key_is_reported_once_for_each_threshold_and_period() {
+    let rules = "limits: [{name: t, limit: 10/1m, algorithm: fixed-window, thresholds: [80%, 100%]}]";
+    let server = Running::with_rules("thresholds", rules);
+    let take = |key: &str, cost: u32| {
+        server.post("/v1/charge", &json!({"limit": "t", "key": key, "cost": cost}).to_string()).status
+    };
+    let events = |percent: u32| {
+        server.metric(&format!("tidegate_threshold_events_total{{limit=\"t\",threshold=\"{percent}%\"}}"))
+    };
+    for cost in [7, 1, 1] {
+        assert_eq!(take("a", cost), 200);
+    }
+    assert_eq!(events(80), 1);
+    take("a", 50);
+    take("b", 10);
+    server.resp("ACQUIRE t a 1");
+    assert_eq!([events(80), events(100)], [2, 2]);
+    server.advance(std::time::Duration::from_mins(1));
+    take("a", 8);
+    assert_eq!([events(80), events(100)], [3, 2], "a new window");
+}

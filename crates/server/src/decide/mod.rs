@@ -7,4 +7,5 @@ pub(crate) mod refusal;
 pub mod reservations;
 pub mod service;
 pub mod shared;
+pub(crate) mod thresholds;
 pub mod throttle;

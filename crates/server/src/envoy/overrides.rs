@@ -95,6 +95,7 @@ impl Kept {
             global: false,
             shadow: false,
             soft: false,
+            thresholds: Vec::new(),
             when_full: tidegate_limiter::WhenFull::default(),
             on_expiry: OnExpiry::default(),
             max_keys: Some(MAX_KEYS),

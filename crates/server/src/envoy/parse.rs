@@ -308,6 +308,7 @@ impl Reader<'_> {
             global,
             shadow: rule.shadow,
             soft: rule.soft,
+            thresholds: Vec::new(),
             when_full: tidegate_limiter::WhenFull::default(),
             on_expiry: OnExpiry::default(),
             max_keys,

@@ -139,6 +139,7 @@ fn token(rule: ClusterRule, namespace: &Arc<str>) -> Result<(TokenRule, LimitSpe
         global: !is_of_values,
         shadow: false,
         soft: false,
+        thresholds: Vec::new(),
         max_keys: None,
         when_full: WhenFull::default(),
         on_expiry: OnExpiry::default(),

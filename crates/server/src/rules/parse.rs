@@ -20,13 +20,14 @@ const MAX_NAME: usize = 64;
 const MAX_LIMITS: usize = 1_000;
 
 /// In addition to the algorithms' own options.
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "name",
     "limit",
     "algorithm",
     "global",
     "shadow",
     "soft",
+    "thresholds",
     "when_full",
     "on_expiry",
     "overrides",
@@ -178,6 +179,7 @@ fn read_limit(
         let what = format!("{called} counts permits, which cannot exceed the limit");
         complaints.at(fields.line_of("soft"), what, "remove `soft`, or use `shadow`");
     }
+    let thresholds = read_thresholds(&fields);
     let max_keys = fields.number("max_keys", 1).map(|keys| keys as usize);
     let words = [("forget", WhenFull::Forget), ("deny", WhenFull::Deny)];
     let when_full = fields.word("when_full", &words).unwrap_or_default();
@@ -206,6 +208,7 @@ fn read_limit(
         global,
         shadow,
         soft,
+        thresholds,
         max_keys,
         when_full,
         on_expiry,
@@ -332,6 +335,21 @@ fn read_overrides(
         }
     }
     overrides
+}
+
+fn read_thresholds(fields: &Fields<'_>) -> Vec<u8> {
+    const MEND: &str = "write a list of percentages from 1% to 100%, as in [80%, 100%]";
+    let percent = |node: &Node| {
+        let percent = node.text().and_then(|text| text.strip_suffix('%')?.trim_end().parse::<u8>().ok());
+        let percent = percent.filter(|percent| (1..=100).contains(percent));
+        if percent.is_none() {
+            let what = format!("a threshold is {}", node.describe());
+            fields.complaints().at(node.line, what, MEND);
+        }
+        percent
+    };
+    let percentages: BTreeSet<u8> = fields.list("thresholds", MEND).iter().filter_map(percent).collect();
+    percentages.into_iter().collect()
 }
 
 fn read_deny(fields: &Fields<'_>) -> BTreeSet<String> {

@@ -34,6 +34,8 @@ pub struct LimitSpec {
     pub shadow: bool,
     /// Counts every request, also beyond the limit, and answers say that it is exceeded. A soft limit is a `shadow` limit, too.
     pub soft: bool,
+    /// Percentages of the limit. A key that has used one of them is reported once in each period.
+    pub thresholds: Vec<u8>,
     /// The maximum number of keys in memory; `None` for the server's own setting.
     pub max_keys: Option<usize>,
     /// The decision on new keys if only evicting an exhausted key could make room.

@@ -35,6 +35,10 @@ pub(super) fn yaml(limit: &Limit) -> String {
             let _ = writeln!(text, "  {name}: true");
         }
     }
+    if !spec.thresholds.is_empty() {
+        let percentages: Vec<_> = spec.thresholds.iter().map(|percent| format!("{percent}%")).collect();
+        let _ = writeln!(text, "  thresholds: [{}]", percentages.join(", "));
+    }
     if let Some(max_keys) = spec.max_keys {
         let _ = writeln!(text, "  max_keys: {max_keys}");
     }

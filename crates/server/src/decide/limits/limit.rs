@@ -1,6 +1,12 @@
 //! One limit in use: the only place that makes and counts a single decision, wherever the states are.
 
-use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use tidegate_core::{Clock, Decision, DenialReason, Nanos, Policy, PolicyError};
@@ -328,9 +334,26 @@ impl Limit {
         if sampled {
             self.sample(key, decision, now);
         }
+        if !self.spec.thresholds.is_empty() {
+            self.see_thresholds(key, decision, now);
+        }
         if let Some(tap) = &self.tap {
             tap.see(key, cost, Verdict::of(decision, self.spec.shadow), now);
         }
+    }
+
+    #[cold]
+    fn see_thresholds(&self, key: &[u8], decision: &Decision, now: Nanos) {
+        let tag = self.limiter().hash_keys().tag(key);
+        self.memory.thresholds.see(&self.spec.thresholds, tag, decision, now, |percent, used| {
+            let (limit, key) = (self.spec.name.as_str(), String::from_utf8_lossy(key));
+            tracing::info!(limit, %key, used, of = decision.limit(), "a key has used {percent}% of its limit");
+        });
+    }
+
+    /// How often keys have reached each threshold.
+    pub(crate) fn threshold_events(&self) -> BTreeMap<u8, u64> {
+        self.memory.thresholds.counts()
     }
 
     /// Looks at one of the sample: who asked, and how long it took since its edge had it.

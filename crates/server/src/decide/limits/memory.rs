@@ -7,6 +7,7 @@ use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError, Until};
 
 use super::runtime_overrides::{Inner, RuntimeOverride, RuntimeOverrides};
 use crate::{
+    decide::thresholds::Thresholds,
     decide::{counts::Counts, refusal::MOST_OVERRIDES},
     observe::{heavy::HeavyKeys, latency::Latency},
     rules::{Keeping, LimitSpec, PolicySpec, QuotaTextError, RulesError},
@@ -21,6 +22,7 @@ pub(super) struct Memory {
     pub overrides: RuntimeOverrides,
     /// Of a sample of the decisions.
     pub latency: Latency,
+    pub thresholds: Thresholds,
     keeping: Keeping,
 }
 
@@ -72,7 +74,7 @@ impl Memory {
         // A global limit has one key without a name.
         let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);
         let (latency, overrides) = (Latency::default(), RuntimeOverrides::new(spec));
-        Ok(Self { limiter, counts, heavy, overrides, latency, keeping })
+        Ok(Self { limiter, counts, heavy, overrides, latency, thresholds: Thresholds::default(), keeping })
     }
 
     /// Changes the limiter from the rules in `from` (`None` for fresh states of `to`'s policy) to those in `to`, with room for

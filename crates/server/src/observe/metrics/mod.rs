@@ -264,6 +264,21 @@ impl Source for Counted {
             .collect();
         let denials: Vec<_> = denials.iter().map(|(labels, count)| (&labels[..], *count)).collect();
         sink.family("denials", "Denials by limit and reason", Kind::Counter, &denials)?;
+        let reached: Vec<_> = all
+            .limits()
+            .iter()
+            .flat_map(|limit| {
+                let named = |(percent, count)| (limit.spec().name.as_str(), format!("{percent}%"), count);
+                limit.threshold_events().into_iter().map(named)
+            })
+            .collect();
+        let reached: Vec<_> = reached
+            .iter()
+            .map(|(limit, percent, count)| ([("limit", *limit), ("threshold", percent.as_str())], *count))
+            .collect();
+        let reached: Vec<_> = reached.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+        let help = "Keys that reached a threshold of their limit, once in each period";
+        sink.family("threshold_events", help, Kind::Counter, &reached)?;
         let labels: Vec<_> = limits.iter().map(|(limit, ..)| [("limit", *limit)]).collect();
         for (name, help, kind, read) in PER_LIMIT {
             let values: Vec<_> = labels

@@ -1,0 +1,108 @@
+//! Events of keys that have used a share of their limit: one for each key, threshold and period.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, PoisonError},
+};
+
+use tidegate_core::{Decision, DenialReason, Nanos};
+
+/// The maximum number of events that are remembered. Beyond that, events of other keys are left out until some periods have ended.
+const MOST: usize = 1 << 16;
+
+/// The events of a limit's keys.
+#[derive(Default)]
+pub(crate) struct Thresholds(Mutex<Events>);
+
+#[derive(Default)]
+struct Events {
+    /// By the key's hash and the percentage: when the period ends in which it was reached.
+    reached: HashMap<(u64, u8), Nanos>,
+    /// By percentage.
+    counts: BTreeMap<u8, u64>,
+}
+
+impl Thresholds {
+    /// Looks at a decision on a key. Passes on each of the `percentages` that the key has reached for the first time in this period, which
+    /// lasts until the key has recovered: for a fixed window until its end.
+    pub fn see(
+        &self,
+        percentages: &[u8],
+        tag: u64,
+        decision: &Decision,
+        now: Nanos,
+        mut event: impl FnMut(u8, u64),
+    ) {
+        // A block says nothing about the use.
+        if decision.limit() == 0 || decision.reason().is_some_and(|reason| reason != DenialReason::Quota) {
+            return;
+        }
+        let used = decision.limit().saturating_sub(decision.remaining());
+        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for &percent in percentages {
+            if used.saturating_mul(100) < decision.limit().saturating_mul(percent.into()) {
+                continue;
+            }
+            let known = events.reached.get(&(tag, percent));
+            if known.is_some_and(|until| now < *until) {
+                continue;
+            }
+            if known.is_none() && events.reached.len() >= MOST {
+                events.reached.retain(|_, until| now < *until);
+                if events.reached.len() >= MOST {
+                    continue;
+                }
+            }
+            let until = now.saturating_add(Nanos::new(decision.reset_after_nanos()));
+            events.reached.insert((tag, percent), until);
+            *events.counts.entry(percent).or_default() += 1;
+            event(percent, used);
+        }
+    }
+
+    /// The number of events for each percentage.
+    pub fn counts(&self) -> BTreeMap<u8, u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).counts.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::Standing;
+
+    use super::*;
+
+    const fn left(room: u64) -> Decision {
+        Decision::allow(Standing { limit: 10, room, unit: 1, reset_after: 1_000 })
+    }
+
+    fn told(thresholds: &Thresholds, tag: u64, decision: &Decision, now: u64) -> Vec<(u8, u64)> {
+        let mut told = Vec::new();
+        thresholds
+            .see(&[80, 100], tag, decision, Nanos::new(now), |percent, used| told.push((percent, used)));
+        told
+    }
+
+    #[test]
+    fn a_threshold_has_one_event_for_each_key_and_period() {
+        let thresholds = Thresholds::default();
+        assert!(told(&thresholds, 1, &left(3), 0).is_empty());
+        assert_eq!(told(&thresholds, 1, &left(2), 0), [(80, 8)]);
+        assert!(told(&thresholds, 1, &left(1), 10).is_empty());
+        assert_eq!(told(&thresholds, 2, &left(0), 10), [(80, 10), (100, 10)]);
+        assert_eq!(told(&thresholds, 1, &left(0), 999), [(100, 10)]);
+        assert_eq!(told(&thresholds, 1, &left(0), 1_000), [(80, 10)], "a new period");
+        let blocked = Decision::deny_for_good(left(0).standing()).because(DenialReason::Blocked);
+        assert!(told(&thresholds, 3, &blocked, 1_000).is_empty());
+        assert_eq!(thresholds.counts(), BTreeMap::from([(80, 3), (100, 2)]));
+    }
+
+    #[test]
+    fn a_flood_of_keys_is_bounded_and_ends_with_the_period() {
+        let thresholds = Thresholds::default();
+        let events =
+            (0..MOST as u64 + 10).map(|tag| told(&thresholds, tag, &left(2), 0).len()).sum::<usize>();
+        assert_eq!(events, MOST);
+        assert_eq!(told(&thresholds, u64::MAX, &left(2), 1_000), [(80, 8)]);
+    }
+}
