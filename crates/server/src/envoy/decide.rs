@@ -1,5 +1,6 @@
 //! Decides on a request's descriptors through the server's one decision path.
 
+#[cfg(feature = "grpc")]
 mod reserve;
 
 use std::{borrow::Cow, fmt, sync::Arc};
