@@ -55,7 +55,7 @@ For every limit:
   global: true         one state for all instead of one for each key
   shadow: true         the limit is counted and reported, but never denies
   soft: true           requests beyond the limit are admitted and counted, and the answer says so
-  thresholds: [80%, 100%]  a log line and a count when a key has used so much, once in each period
+  thresholds: [80%, 100%]  a log line and a count when a key reaches that share, once in each period
   max_keys: N          the maximum number of keys (default: --max-keys)
   when_full: forget    under a flood of exhausted keys, forget the one that ends first; or `deny`:
                        refuse unknown keys instead

@@ -45,7 +45,7 @@ limits:
   - {name: everyone, limit: 100000/1s, global: true}
 ";
 
-/// Commands are sent so many times a second.
+/// Sends of commands in each second.
 const TICKS: u32 = 20;
 
 pub fn run(args: &Args) -> ExitCode {
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let code = serve(args, &rules);
-    // What is left in the system's temporary directory does no harm.
+    // A directory that stays in the system's temporary directory does no harm.
     let _ = fs::remove_dir_all(&directory);
     code
 }
