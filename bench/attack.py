@@ -156,6 +156,23 @@ def resets(ready, port):
             pass
 
 
+def bodies(ready, port, path, body):
+    """The largest body that a path takes, again and again."""
+    head = b"POST %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % (path, len(body))
+    ready.set()
+    while True:
+        try:
+            stream = connect(port)
+            stream.sendall(head + body)
+            while stream.recv(65536):
+                pass
+        except OSError:
+            pass
+
+
+# Four MiB of rules that are all wrong, and as many limits as one decision takes.
+LIMITS = b"limits:\n" + b"- {name: a, limit: 1/1s}\n" * (((4 << 20) - 8) // 25)
+ALL = b'{"all":[' + b",".join([BODY] * 32) + b"]}"
 HEAD = b"POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\nx: "
 # A frame of HEADERS that never ends.
 HEAD_2 = PREFACE + b"\0\x40\0\1\4\0\0\0\1\x82"
@@ -171,6 +188,8 @@ ATTACKS = {
     "connections opened and closed, HTTP": (False, True, again, 4, lambda count, http, resp: (http, b"")),
     "connections opened and closed, RESP": (False, True, again, 4, lambda count, http, resp: (resp, b"")),
     "pipelines without end, RESP": (False, True, pipelines, 8, lambda count, http, resp: (resp,)),
+    "largest rules to check, 100 at a time": (False, True, bodies, 100, lambda count, http, resp: (http + 2, b"/v1/rules/check", LIMITS)),
+    "largest joint decisions, 100 at a time": (False, True, bodies, 100, lambda count, http, resp: (http, b"/v1/acquire", ALL)),
     "half-open TLS": (True, False, hold, 1, lambda count, http, resp: (min(count, 5_000), (http, resp), HELLO, False)),
     "TLS handshakes, HTTP": (True, True, handshakes, 8, lambda count, http, resp: (http,)),
     "TLS handshakes, RESP": (True, True, handshakes, 8, lambda count, http, resp: (resp,)),

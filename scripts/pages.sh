@@ -32,7 +32,20 @@ until grep -q '^Try:' "$scratch/told"; do
     kill -0 $server || { cat "$scratch/log" >&2; exit 1; }
     read -rt 0.1 <> <(:) || true
 done
-address() { sed -n "s/^ *$1 *\(http:.*\)/\1/p" "$scratch/${2:-told}"; }
+
+# The same over TLS, and so over HTTP/2.
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1 \
+    -keyout "$scratch/key.pem" -out "$scratch/cert.pem" 2>/dev/null
+cp "$scratch/rules.yaml" "$scratch/rules-tls.yaml"
+touch "$scratch/tls"
+"$tidegate" serve --http 127.0.0.1:0 --resp off --admin 127.0.0.1:0 --tls-cert "$scratch/cert.pem" --tls-key "$scratch/key.pem" \
+    --rules "$scratch/rules-tls.yaml" --rules-writable --trace-keys 100% >"$scratch/tls" 2>>"$scratch/log" &
+server=$!
+until grep -q '^Try:' "$scratch/tls"; do
+    kill -0 $server || { cat "$scratch/log" >&2; exit 1; }
+    read -rt 0.1 <> <(:) || true
+done
+address() { sed -n "s|^ *$1 *\(https\{0,1\}:[^ ,]*\).*|\1|p" "$scratch/${2:-told}"; }
 
 # Two servers that share a store, for the page of servers.
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -51,4 +64,5 @@ done
 "$tidegate" simulate --synthetic --sources 300 --requests 30000 --arrival bursty --limit 20/10s --nodes 3 --report "$scratch/report.html" >/dev/null
 
 TIDEGATE_SHARED=$(address admin one) TIDEGATE_REPORT="file://$scratch/report.html" \
+    TIDEGATE_TLS=$(address admin tls) TIDEGATE_TLS_HTTP=$(address HTTP tls) NODE_EXTRA_CA_CERTS="$scratch/cert.pem" \
     node scripts/pages/check.mjs "$(address admin)" "$(address HTTP)" "$directory"

@@ -6,7 +6,7 @@ import { mkdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { chromium } from 'playwright-core';
 
-const [admin, http, directory] = process.argv.slice(2);
+let [admin, http, directory] = process.argv.slice(2);
 const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 mkdirSync(directory, { recursive: true });
 
@@ -21,6 +21,7 @@ const acquire = (limit, key) =>
 // Some keys ask much more often than others; the busiest are denied.
 let going = true;
 async function traffic() {
+  going = true;
   const keys = Array.from({ length: 40 }, (_, at) => `user-${at + 1}`);
   for (let at = 0; going; at += 1) {
     const key = keys[Math.floor(keys.length * ((at * 0.618034) % 1) ** 3)];
@@ -58,6 +59,7 @@ const busy = Promise.all([traffic(), program()]);
 async function open(path, width, theme, bypassCSP = false) {
   const context = await browser.newContext({
     baseURL: admin,
+    ignoreHTTPSErrors: true,
     colorScheme: theme,
     viewport: { width, height: 900 },
     bypassCSP,
@@ -354,6 +356,23 @@ await step('edit the rules', edit);
 await step('push rules', push);
 going = false;
 await busy;
+// The actions again, over TLS. The browser then speaks HTTP/2, which has no Host field.
+if (process.env.TIDEGATE_TLS) {
+  [admin, http] = [process.env.TIDEGATE_TLS, process.env.TIDEGATE_TLS_HTTP];
+  const again = Promise.all([traffic(), program()]);
+  await new Promise((done) => setTimeout(done, 4_000));
+  await step('it is HTTP/2', async () => {
+    const { context, page, where } = await open('/', 1440, 'light');
+    const protocol = await page.evaluate(() => performance.getEntriesByType('navigation')[0].nextHopProtocol);
+    if (protocol !== 'h2') complain(where, `the browser speaks ${protocol}`);
+    await context.close();
+  });
+  for (const [name, run] of [['use a key', use], ['edit the rules', edit], ['push rules', push]]) {
+    await step(`${name} over TLS`, run);
+  }
+  going = false;
+  await again;
+}
 await browser.close();
 // The console calls each refusal an error, also those that the check provokes: a missing page, a wrong quota, wrong rules.
 const meant = /nobody.*status of 404|mallory.*status of 400|app=shop.*status of 422/;

@@ -145,7 +145,8 @@ fn leased_limits_cost_few_round_trips_and_admit_nearly_all() {
         let figures = leased.shared.unwrap();
         if leased.algorithm == "token-bucket:burst=40" {
             // What may be kept back of so small a bucket refills within a round trip: there is nothing to lease.
-            assert!(figures.round_trips <= exact.shared.unwrap().round_trips);
+            // Each of the four nodes may return units once.
+            assert!(figures.round_trips <= exact.shared.unwrap().round_trips + 4);
         } else if figures.mode == Mode::Leased {
             assert!(figures.round_trips * 2 < exact.shared.unwrap().round_trips, "{}", leased.algorithm);
             assert!(leased.admitted * 10 > exact.admitted * 9, "{}", leased.algorithm);
