@@ -15,7 +15,7 @@ impl SharedLimit {
     /// less work for each. Neighbours with the same key are decided in this order, and in one round trip. Keep the number to a
     /// few hundred, because other callers wait for the call.
     ///
-    /// All have one deadline, and [`OnError`] decides what the store has not decided by then.
+    /// All have one deadline, and [`OnError`](crate::OnError) decides what the store has not decided by then.
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.

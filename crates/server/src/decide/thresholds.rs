@@ -38,9 +38,15 @@ impl Thresholds {
             return;
         }
         let used = decision.limit().saturating_sub(decision.remaining());
+        let is_reached =
+            |percent: u8| used.saturating_mul(100) >= decision.limit().saturating_mul(percent.into());
+        // Most decisions are below all thresholds, and take no lock.
+        if !percentages.iter().any(|percent| is_reached(*percent)) {
+            return;
+        }
         let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for &percent in percentages {
-            if used.saturating_mul(100) < decision.limit().saturating_mul(percent.into()) {
+            if !is_reached(percent) {
                 continue;
             }
             let known = events.reached.get(&(tag, percent));

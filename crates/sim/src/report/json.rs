@@ -19,9 +19,9 @@ use crate::replay::{Findings, Row};
 /// `timeline` (`start`, `step_seconds`), `requests_over_time`, `most_denied` (`key`, `requests`, `denied` by algorithm,
 /// `requests_and_denied_over_time`) and `results`, one for each algorithm: `algorithm`, `limit`, `requests`, `keys`,
 /// `admitted`, `denied`, `denied_keys`, `wrongly_admitted`, `wrongly_denied`, `worst_window`, `denied_over_time`; the leaky
-/// bucket also `delays` (`delayed`, `mean_ms`, `longest_ms`), the sliding counter `estimate` (see [`Estimate`]), one whose
+/// bucket also `delays` (`delayed`, `mean_ms`, `longest_ms`), the sliding counter `estimate` (see [`Estimate`](crate::replay::Estimate)), one whose
 /// limit was suggested `suggested: true`, and one that nodes share `shared` (`nodes`, `mode`, `round_trip_us`, and the counts
-/// of [`Sharing`]).
+/// of [`Sharing`](crate::fleet::Sharing)).
 ///
 /// Besides these there are `command`, `date`, `source`, `by`, `lines`, `unparsed`, `excluded`, `warnings`, `conclusions`, and
 /// on request `suggestion`: `goal`, `found`, `busiest_window` and `recommended` (`algorithm`, `limit`, `reason`, `yaml`,
