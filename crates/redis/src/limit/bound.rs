@@ -1,12 +1,12 @@
 //! Decisions while another rule binds this node, too (see [`rules`](crate::rules)).
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tidegate_core::{Decision, Key};
 
 use super::{
     SharedDecision, SharedLimit,
-    joint::{Request, decide_joint},
+    joint::{decide_joint, key_of, of_formers, strictest},
 };
 use crate::{
     Deadline, StoreError,
@@ -97,30 +97,4 @@ impl SharedLimit {
         let arguments = call::charge_arguments(self.plan(), cost);
         self.change_in_store(self.plan(), self.redis_key(key), script, &arguments).await
     }
-}
-
-/// The whole key in Redis by another rule.
-fn key_of(former: &Former, key: &impl Key) -> Vec<u8> {
-    key.with_bytes(|key| [&former.prefix[..], key].concat())
-}
-
-/// The parts of a decision by other rules.
-pub(super) fn of_formers<'a>(
-    formers: &'a [Former],
-    key: &'a impl Key,
-    cost: u32,
-) -> impl Iterator<Item = Request<'a>> {
-    formers.iter().map(move |former| Request {
-        plan: &former.plan,
-        key: key_of(former, key),
-        cost,
-        is_former: true,
-    })
-}
-
-/// The first decision, or the denial with the longest wait.
-pub(super) fn strictest(decisions: &[Decision]) -> Decision {
-    let wait = |denied: &&Decision| denied.retry_after().unwrap_or(Duration::MAX);
-    let denied = decisions.iter().filter(|decision| decision.is_denied()).max_by_key(wait);
-    *denied.unwrap_or(&decisions[0])
 }

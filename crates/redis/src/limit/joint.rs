@@ -1,16 +1,14 @@
 //! One decision over several shared limits.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Clock, Decision};
+use tidegate_core::{Clock, Decision, Key};
 
-use super::{
-    SharedDecision, SharedLimit, Source,
-    bound::{of_formers, strictest},
-};
+use super::{SharedDecision, SharedLimit, Source};
 use crate::{
     Deadline, Plan, Store, StoreError,
     lease::{Leases, TakenFrom},
+    rules::Former,
     script::call,
 };
 
@@ -217,4 +215,30 @@ async fn decide(
         told.ok_or(StoreError::NotOurs)?;
     }
     Ok(decisions)
+}
+
+/// The whole key in Redis by another rule.
+pub(super) fn key_of(former: &Former, key: &impl Key) -> Vec<u8> {
+    key.with_bytes(|key| [&former.prefix[..], key].concat())
+}
+
+/// The parts of a decision by other rules.
+pub(super) fn of_formers<'a>(
+    formers: &'a [Former],
+    key: &'a impl Key,
+    cost: u32,
+) -> impl Iterator<Item = Request<'a>> {
+    formers.iter().map(move |former| Request {
+        plan: &former.plan,
+        key: key_of(former, key),
+        cost,
+        is_former: true,
+    })
+}
+
+/// The first decision, or the denial with the longest wait.
+pub(super) fn strictest(decisions: &[Decision]) -> Decision {
+    let wait = |denied: &&Decision| denied.retry_after().unwrap_or(Duration::MAX);
+    let denied = decisions.iter().filter(|decision| decision.is_denied()).max_by_key(wait);
+    *denied.unwrap_or(&decisions[0])
 }

@@ -6,8 +6,11 @@ use tidegate_core::{Algorithm, Clock, Decision, DenialReason, Key, Nanos, Policy
 use tidegate_limiter::KeyedLimit;
 
 use super::{
-    Mode, OnError, Permit, SharedDecision, Source, bound::strictest, denials::Ask, joint::Request,
-    local::Local, sweep,
+    Mode, OnError, Permit, SharedDecision, Source,
+    denials::Ask,
+    joint::{Request, strictest},
+    local::Local,
+    sweep,
 };
 use crate::{
     Deadline, Plan, Store, StoreError,

@@ -22,6 +22,8 @@ use tidegate_core::Nanos;
 use tidegate_limiter::{Estimate, Estimates};
 use tidegate_redis::StoreError;
 
+use crate::rules::{LimitSpec, OnExpiry};
+
 /// The default maximum number of reservations that are open, or remembered after their end.
 pub const MOST_RESERVATIONS: usize = 100_000;
 /// The maximum number of limits in one reservation.
@@ -119,6 +121,18 @@ pub(crate) struct Part {
     pub taken: Estimates,
     /// Whether the units go back when the reservation expires.
     pub is_released: bool,
+}
+
+impl Part {
+    /// A limit and a key, with nothing taken yet.
+    pub fn new(spec: &LimitSpec, key: &[u8]) -> Self {
+        Self {
+            limit: spec.name.as_str().into(),
+            key: key.into(),
+            taken: Estimates::default(),
+            is_released: spec.on_expiry == OnExpiry::Release || !spec.policy.algorithm.limits_rate(),
+        }
+    }
 }
 
 /// The units of a reservation that has just ended, to be corrected.

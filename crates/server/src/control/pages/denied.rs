@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{
-    limit::{block, linked},
+    key::{block, linked},
     shown,
 };
 use crate::edges::http::{App, Viewer};

@@ -9,6 +9,7 @@ mod audit;
 mod chart;
 mod denied;
 mod flow;
+mod key;
 mod latency;
 mod layout;
 mod limit;

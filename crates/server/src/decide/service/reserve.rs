@@ -1,18 +1,12 @@
 //! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store: reserve, extend, settle, cancel, and the end of those that expire.
 
 use tidegate_core::Nanos;
-use tidegate_limiter::{Estimate, Estimates};
+use tidegate_limiter::Estimate;
 
 use super::{
     Answer, Ask, JointAnswer, Refusal, Resolved, Service, reserve_in_store::reserved_in_store, resolve,
 };
-use crate::{
-    decide::{
-        limits::Limit,
-        reservations::{Ending, Id, MOST_PARTS, Part, ReservationError, Reservations},
-    },
-    rules::OnExpiry,
-};
+use crate::decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError, Reservations};
 
 impl Service {
     /// The reservations that are open or remembered.
@@ -62,7 +56,7 @@ impl Service {
             let has_taken = answer.decision.is_allowed() || answer.limit.spec().soft;
             let cost = if has_taken { ask.cost } else { 0 };
             let estimate = Estimate { cost, taken: now, place };
-            Part { taken: estimate.into(), ..reserved_part(&answer.limit, &answer.key) }
+            Part { taken: estimate.into(), ..Part::new(answer.limit.spec(), &answer.key) }
         };
         let parts: Vec<Part> = joint.answers.iter().zip(asks).zip(&places).map(part).collect();
         match self.reservations.add(&parts, ttl, now) {
@@ -180,16 +174,5 @@ impl Service {
             let is_rate = limit.spec().policy.algorithm.limits_rate();
             limit.count_settled(&part.key, estimated, if is_rate { actual } else { 0 }, now);
         }
-    }
-}
-
-/// A limit and a key of a reservation, with nothing taken yet.
-pub(super) fn reserved_part(limit: &Limit, key: &[u8]) -> Part {
-    let spec = limit.spec();
-    Part {
-        limit: spec.name.as_str().into(),
-        key: key.into(),
-        taken: Estimates::default(),
-        is_released: spec.on_expiry == OnExpiry::Release || !spec.policy.algorithm.limits_rate(),
     }
 }
