@@ -50,6 +50,7 @@ use crate::{
         history,
         metrics::{ConnectionStats, Events, Metrics, SentinelStats, SpoeStats},
         occupancy::{self, Occupancy},
+        once_a_minute::OnceAMinute,
         trace::Trace,
     },
     rules::{Keeping, file::RulesFile, is_sensible},
@@ -203,6 +204,7 @@ impl Server {
             origins: options.http_origins.clone(),
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),
+            undecided: OnceAMinute::default(),
         });
         listeners.serve_http(http, &app, Plane::Data);
         listeners.serve_http(admin, &app, Plane::Admin);
