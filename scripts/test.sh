@@ -105,10 +105,11 @@ interop() {
     local known=()
     if command -v go >/dev/null && [ -z "${TIDEGATE_OFFLINE:-}" ]; then
         TIDEGATE_CONTROL_PLANE=$(scripts/servers.sh control-plane)
-        export TIDEGATE_CONTROL_PLANE
+        TIDEGATE_GATEWAY=$(scripts/servers.sh gateway)
+        export TIDEGATE_CONTROL_PLANE TIDEGATE_GATEWAY
     else
-        skipped+=("go-control-plane (no Go, or TIDEGATE_OFFLINE)")
-        known=(--skip interop::control_plane)
+        skipped+=("go-control-plane, and the configurations of Envoy Gateway (no Go, or TIDEGATE_OFFLINE)")
+        known=(--skip interop::control_plane --skip interop::gateway)
     fi
     if [ -n "${TIDEGATE_GRPCURL:-}" ] || { [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; }; then
         TIDEGATE_GRPCURL=$(scripts/servers.sh grpcurl)
