@@ -3,10 +3,15 @@
 
 use std::{
     fmt::Write as _,
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{self, ExitCode},
 };
 
+use clap::ValueEnum;
+use serde_json::{Value, json};
 use tidegate_core::Nanos;
 use tidegate_flow::{rules::Rules as GateRules, sources::sentinel};
 use tidegate_server::{
@@ -23,8 +28,13 @@ use tidegate_server::{
 #[command(after_long_help = format!("{REFERENCE}\n\n{STORE}", STORE = crate::about_store::STORE))]
 pub struct Args {
     /// The rules file; or a directory, or a file with a `domain`, as for serve --envoy-config; or a file with `access`, as for serve
-    /// --access; or Sentinel's JSON, as a file or a directory: its cluster rules become limits, as for serve --sentinel-rules
+    /// --access; or Sentinel's JSON, as a file or a directory: its cluster rules become limits, as for serve --sentinel-rules; - is
+    /// standard input
     file: PathBuf,
+    /// How to print the result: text, json (one object, with each problem's file and line), or github (annotations for a workflow
+    /// of GitHub Actions)
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
     /// The maximum number of keys of a limit without its own max_keys
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
     max_keys: u32,
@@ -34,6 +44,15 @@ pub struct Args {
     /// Check the file for servers that share their limits over a store (serve --store), which does not support every limit
     #[arg(long)]
     shared: bool,
+}
+
+/// How the result is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    #[default]
+    Text,
+    Json,
+    Github,
 }
 
 /// The contents of a rules file.
@@ -109,8 +128,58 @@ the library's gate. Such a program follows the file itself; the server only chec
   authority:  [{ resource: admin, allow: [office] }]             # or deny";
 
 pub fn run(args: &Args) -> ExitCode {
-    if let Some(checked) = access::check(&args.file) {
+    match Copied::of(&args.file) {
+        Ok(None) => check(args, &args.file),
+        Ok(Some(copied)) => check(args, &copied.0),
+        Err(error) => {
+            eprintln!("error: cannot read {}: {error}", args.file.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A copy of a stream, because a file's kind is found by reading it more than once. It is removed on drop.
+struct Copied(PathBuf);
+
+impl Copied {
+    /// Of standard input or of a pipe; `None` for a file that can be read again.
+    fn of(file: &Path) -> io::Result<Option<Self>> {
+        let is_stdin = file == Path::new("-");
+        if !is_stdin && fs::metadata(file).map_or(true, |there| there.is_file() || there.is_dir()) {
+            return Ok(None);
+        }
+        let mut text = Vec::new();
+        // A byte more than a rules file may have, so that a longer one is refused.
+        let most = (4 << 20) + 1;
+        if is_stdin {
+            io::stdin().lock().take(most).read_to_end(&mut text)?;
+        } else {
+            File::open(file)?.take(most).read_to_end(&mut text)?;
+        }
+        // Sentinel's rules are a list, and known by the ending.
+        let ending = if text.trim_ascii_start().starts_with(b"[") { "json" } else { "yaml" };
+        let copy = Self(std::env::temp_dir().join(format!("tidegate-check-{}.{ending}", process::id())));
+        let mut made = File::options().write(true).create_new(true).mode(0o600).open(&copy.0)?;
+        io::Write::write_all(&mut made, &text)?;
+        Ok(Some(copy))
+    }
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        // The system cleans the directory some time.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn check(args: &Args, file: &Path) -> ExitCode {
+    if let Some(checked) = access::check(file) {
         return match checked {
+            Ok(clients) if args.format == Format::Json => {
+                let names: Vec<_> = clients.iter().map(|client| &client.name).collect();
+                println!("{}", json!({"file": args.file, "valid": true, "clients": names, "problems": []}));
+                ExitCode::SUCCESS
+            }
             Ok(clients) => {
                 println!(
                     "{}{} is valid: {}.",
@@ -118,7 +187,7 @@ pub fn run(args: &Args) -> ExitCode {
                     args.file.display(),
                     counted(clients.len(), "client")
                 );
-                if access::others_may_write(&args.file) {
+                if access::others_may_write(file) {
                     println!(
                         "note: every user of this machine may change it: chmod o-w {}",
                         args.file.display()
@@ -126,11 +195,11 @@ pub fn run(args: &Args) -> ExitCode {
                 }
                 ExitCode::SUCCESS
             }
-            Err(error) => refuse(&error, &args.file, "it would not be used"),
+            Err(error) => refuse(&error, args, file, "it would not be used"),
         };
     }
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
-    let made = load(&args.file, keeping).and_then(|rules| {
+    let made = load(file, keeping).and_then(|rules| {
         let gate = rules.gate.clone();
         let capacity = Capacity { max_memory: args.max_memory, ..Capacity::from(args.max_keys as usize) };
         let limits = match keeping {
@@ -140,6 +209,11 @@ pub fn run(args: &Args) -> ExitCode {
         Ok((limits, gate))
     });
     match made {
+        Ok((limits, _)) if args.format == Format::Json => {
+            let names: Vec<_> = limits.limits().iter().map(|limit| &limit.spec().name).collect();
+            println!("{}", json!({"file": args.file, "valid": true, "limits": names, "problems": []}));
+            ExitCode::SUCCESS
+        }
         Ok((limits, gate)) => {
             let mut held = Vec::new();
             if !limits.limits().is_empty() {
@@ -164,17 +238,52 @@ pub fn run(args: &Args) -> ExitCode {
             println!("{} is valid: {}.", args.file.display(), held.join("; "));
             ExitCode::SUCCESS
         }
-        Err(error) => refuse(&error, &args.file, "none of its rules would be used"),
+        Err(error) => refuse(&error, args, file, "none of its rules would be used"),
     }
 }
 
-fn refuse(error: &RulesError, file: &Path, so: &str) -> ExitCode {
-    eprintln!("{error}");
-    let count = error.problems().len();
-    if count > 1 {
-        eprintln!("\n{} has {count} problems; {so}.", file.display());
+fn refuse(error: &RulesError, args: &Args, file: &Path, so: &str) -> ExitCode {
+    let (read, given) = (file.display().to_string(), args.file.display().to_string());
+    let mut problems = Vec::new();
+    list(error, &args.file, &mut problems);
+    for problem in &mut problems {
+        // A copy of a stream is called as the stream.
+        let named = problem["file"].as_str().unwrap_or_default().replace(&read, &given);
+        problem["file"] = json!(named);
+    }
+    match args.format {
+        Format::Json => println!("{}", json!({"file": args.file, "valid": false, "problems": problems})),
+        Format::Github => problems.iter().for_each(|problem| println!("{}", annotation(problem))),
+        Format::Text => {
+            eprintln!("{}", error.to_string().replace(&read, &given));
+            let count = error.problems().len();
+            if count > 1 {
+                eprintln!("\n{given} has {count} problems; {so}.");
+            }
+        }
     }
     ExitCode::FAILURE
+}
+
+/// Each problem of an error with its file, line and advice.
+fn list(error: &RulesError, file: &Path, listed: &mut Vec<Value>) {
+    match error {
+        RulesError::Invalid { path, problems } => listed.extend(problems.iter().map(|problem| {
+            let file = path.as_deref().unwrap_or(file);
+            json!({"file": file, "line": problem.line(), "problem": problem.what(), "advice": problem.mending()})
+        })),
+        RulesError::Several { errors } => errors.iter().for_each(|error| list(error, file, listed)),
+        other => listed.push(json!({"file": file, "line": null, "problem": other.to_string(), "advice": null})),
+    }
+}
+
+/// A problem as a workflow command of GitHub Actions.
+fn annotation(problem: &Value) -> String {
+    let escaped = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
+    let file = escaped(problem["file"].as_str().unwrap_or_default()).replace(':', "%3A").replace(',', "%2C");
+    let line = problem["line"].as_u64().map(|line| format!(",line={line}")).unwrap_or_default();
+    let texts = [&problem["problem"], &problem["advice"]].into_iter().filter_map(Value::as_str);
+    format!("::error file={file}{line}::{}", escaped(&texts.collect::<Vec<_>>().join("; ")))
 }
 
 /// The clients of an access file.

@@ -277,7 +277,7 @@ fn errors_about_arguments_say_what_to_do() {
         (&[log, "--limit", "5/10s", "--algorithm", "windows"], "choose from fixed-window"),
         (&[log, "--limit", "5/10s", "--algorithm", "concurrency"], "such as sliding-window"),
         (&[log, "--limit", "5/10s", "--by", "user"], "choose from ip, path"),
-        (&[log, "--limit", "5/10s", "--format-in", "csv"], "jsonl"),
+        (&[log, "--limit", "5/10s", "--format-in", "xml"], "jsonl"),
         (&[log, "--limit", "2000000/10s", "--algorithm", "sliding-log"], "leave it out of --algorithm"),
         (&[log, "--limit", "5/10s", "--report", "no/such/dir/page.html"], "no/such/dir/page.html"),
         (&[log, "--rules", "no-such.yaml"], "no-such.yaml"),
@@ -638,4 +638,70 @@ fn keys_that_occur_once_cause_a_warning() {
         notes.contains("200 keys in 200 requests") && notes.contains("Is `ip` what identifies a client"),
         "{notes}"
     );
+}
+
+#[test]
+fn a_cost_of_a_trace_is_a_cost_and_not_as_many_requests() {
+    // 300 s of a byte limit: each key takes 4 MB and then, too much for the rest of its window, 2 MB.
+    let mut trace = Vec::from(
+        *br#"{"tidegate_trace":1,"share":"100%","fresh":true,"from":"1790000000.0","until":"1790000300.0"}
+{"limit":"bytes","rule":"{algorithm: sliding-window, limit: 5000000/1s}"}
+"#,
+    );
+    for (at, cost) in (0..600).zip([4_000_000, 2_000_000].into_iter().cycle()) {
+        let (second, half) = (1_790_000_000 + at / 2, at % 2);
+        writeln!(
+            trace,
+            r#"{{"time":"{second}.{half}","limit":"bytes","key":"{:016x}","cost":{cost},"verdict":"admitted"}}"#,
+            at / 2
+        )
+        .unwrap();
+    }
+    trace.extend_from_slice(b"{\"end\":600}\n");
+    let trace = file("costs.jsonl", trace);
+    let trace = trace.to_str().unwrap();
+    let told = document(&[
+        trace,
+        "--limit",
+        "5000000/1s",
+        "--limit",
+        "6000000/1s",
+        "--algorithm",
+        "sliding-window,sliding-counter,fixed-window,token-bucket",
+    ]);
+    for (trial, admitted, most) in [(0, 300, 4_000_000), (1, 600, 6_000_000)] {
+        let results = told["trials"][trial]["results"].as_array().unwrap();
+        assert_eq!(results.len(), 4);
+        for result in results {
+            let found = [&result["admitted"], &result["denied"], &result["worst_window"]].map(Value::as_u64);
+            assert_eq!(found, [Some(admitted), Some(600 - admitted), Some(most)], "{result}");
+        }
+    }
+    let nodes = document(&[
+        trace,
+        "--limit",
+        "5000000/1s",
+        "--nodes",
+        "1",
+        "--mode",
+        "exact",
+        "--algorithm",
+        "sliding-window",
+    ]);
+    assert!(results(&nodes).iter().all(|result| result["admitted"] == 300), "{nodes}");
+    assert!(failure(&[trace, "--suggest"]).contains("try limits with --limit"));
+}
+
+#[test]
+fn a_key_that_has_nearly_everything_is_warned_of() {
+    let line = |ip: &str| format!("{ip} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5\n");
+    let log = file("proxy.log", line("10.0.0.1").repeat(190) + &line("10.0.0.2").repeat(10));
+    let log = log.to_str().unwrap();
+    let warned = |args: &[&str]| String::from_utf8(simulate(&[&[log], args].concat()).stderr).unwrap();
+    let told = warned(&["--limit", "5/10s"]);
+    assert!(told.contains("the key 10.0.0.1 has 190 of 200 requests") && told.contains("--by"), "{told}");
+    assert!(!warned(&["--limit", "5/10s", "--by", "global"]).contains("the key"));
+    let rules = file("proxy.yaml", "limits: [{name: each, limit: 5/1s}]");
+    let told = warned(&["--rules", rules.to_str().unwrap()]);
+    assert!(told.contains("each: the key 10.0.0.1 has 190 of 200"), "{told}");
 }

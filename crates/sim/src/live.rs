@@ -95,7 +95,8 @@ impl Live {
             self.total.keys += u64::from(!is_known);
             let limits = counts.limits.iter_mut().zip(&mut self.total.limits);
             for ((state, was_denied), (limit, total)) in states.iter_mut().zip(limits) {
-                let denied = trace.times(key).filter(|time| state.decide(*time).is_denied()).count() as u64;
+                let denied =
+                    trace.times(key).filter(|time| state.decide(*time, 1).is_denied()).count() as u64;
                 limit.denied += denied;
                 limit.denied_keys += u64::from(denied > 0);
                 total.denied += denied;

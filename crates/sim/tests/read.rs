@@ -112,7 +112,7 @@ fn an_unreadable_log_is_refused_with_the_known_formats() {
     };
     let default = Options::default();
     let prose = message("prose.txt", "once upon a time\nthere was a log\n", &default);
-    assert!(prose.contains("prose.txt is in no form") && prose.contains("JSON lines"), "{prose}");
+    assert!(prose.contains("prose.txt is in no form") && prose.contains("CSV with a header"), "{prose}");
     let forced = message(
         "forced.txt",
         "once upon\n",

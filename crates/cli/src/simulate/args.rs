@@ -23,9 +23,9 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(after_long_help = AFTER)]
 pub struct Args {
-    /// Logs: access logs (common, combined, vhost_combined, Envoy's, an AWS load balancer's), JSON lines (nginx, Caddy,
-    /// Envoy, your own), or requests per second (whole numbers separated by blanks); plain, .gz, .bz2, .xz, .zst or
-    /// .tar; - is standard input. Or the trace of a server, as tidegate record writes it.
+    /// Logs: access logs (common, combined, vhost_combined; Envoy's, HAProxy's, an AWS load balancer's), lines with named fields (JSON
+    /// of nginx, Caddy, Traefik, a cloud or your own, logfmt, CSV with a header, W3C logs), or requests per second (whole numbers
+    /// separated by blanks); plain, .gz, .bz2, .xz, .zst or .tar; - is standard input. Or the trace of a server, as tidegate record writes it.
     #[arg(
         value_name = "FILE", required_unless_present_any = ["synthetic", "from"],
         conflicts_with_all = ["synthetic", "from"]
@@ -60,7 +60,7 @@ pub struct Args {
     pub follow: bool,
 
     /// The key of each limit: ip (of an IPv6 address the first 64 bits), path, method, status, user-agent, host, a field of
-    /// JSON lines, global (one limit for all), or several joined by commas, such as ip,path. [default: ip; for requests per
+    /// lines with named fields, global (one limit for all), or several joined by commas, such as ip,path. [default: ip; for requests per
     /// second: global]
     #[arg(long)]
     pub by: Option<By>,
@@ -85,12 +85,13 @@ pub struct Args {
     #[arg(long, value_name = "TIME", conflicts_with = "synthetic")]
     pub until: Option<Moment>,
 
-    /// The log's format: auto, common, combined, vhost_combined, envoy, alb, jsonl, rate (requests per second).
+    /// The log's format: auto, common, combined, vhost_combined, envoy, alb, haproxy, jsonl, logfmt, w3c, csv, rate (requests per
+    /// second).
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = parse_format)]
     pub format_in: FormatIn,
 
-    /// The field of JSON lines that contains the time: RFC 3339, or a number since 1970. [default: the first one present of
-    /// time, timestamp, @timestamp, ts, msec, time_iso8601, time_local, start_time, date]
+    /// The field that contains the time: RFC 3339, or a number since 1970. [default: the first one present of StartUTC, time,
+    /// timestamp, @timestamp, ts, msec, time_iso8601, time_local, start_time, EdgeStartTimestamp, requestTime, t, date]
     #[arg(long, value_name = "FIELD")]
     pub time_field: Option<String>,
 

@@ -55,6 +55,11 @@ pub enum SimulateError {
         "--exclude, --since and --until are for logs; `tidegate record --seconds N` takes a part of a trace"
     )]
     TraceFilter,
+    /// A suggestion counts requests.
+    #[error(
+        "the trace has requests with a cost above 1, and --suggest counts requests: try limits with --limit or --rules"
+    )]
+    SuggestCosts,
     /// The report would replace what is read.
     #[error("--report would overwrite {}, which the simulation reads: give it another name", _0.display())]
     Overwrites(PathBuf),

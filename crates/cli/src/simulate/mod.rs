@@ -201,14 +201,23 @@ fn options(args: &Args) -> input::Options {
     }
 }
 
-/// If nearly every key occurs once, no limit denies anything, and the key is probably not the client.
-fn warn_of_keys(trace: &Trace, by: &By) -> Option<String> {
+/// If nearly every key occurs once, no limit denies anything; if one key has nearly all requests, a limit treats all clients as one. Either
+/// way the key is probably not the client.
+pub(super) fn warn_of_keys(trace: &Trace, by: &By) -> Option<String> {
     let (keys, requests) = (u64::from(trace.keys()), trace.requests());
-    (requests >= 100 && keys * 10 >= requests * 9).then(|| {
+    if requests < 100 || *by == By::GLOBAL {
+        return None;
+    }
+    let found = if keys * 10 >= requests * 9 {
         format!(
-            "{keys} keys in {requests} requests: nearly every one occurs once, so no limit for each key denies anything. Is `{by}` what identifies a client in this log? Name another field with --by"
+            "{keys} keys in {requests} requests: nearly every one occurs once, so no limit for each key denies anything"
         )
-    })
+    } else {
+        let (key, most) = trace.busiest().filter(|(_, most)| most * 10 >= requests * 9)?;
+        let key = printable(&key, 60);
+        format!("the key {key} has {most} of {requests} requests, as a proxy or a constant field would")
+    };
+    Some(format!("{found}. Is `{by}` what identifies a client in this log? Name another field with --by"))
 }
 
 /// If times are not finer than a window, all algorithms get all requests of a window at once.

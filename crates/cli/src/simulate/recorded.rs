@@ -115,17 +115,16 @@ pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), Si
     }))
 }
 
-/// The trace as a log: a key of each limit is a key, and a cost of `n` is `n` requests at once.
+/// The trace as a log: a key of each limit is a key.
 pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     let Recorded { recording, source } = recorded;
-    let mut builder = TraceBuilder::new(By::ip());
-    let (mut refunds, mut costs) = (0, 0);
+    let mut builder = TraceBuilder::with_costs(By::ip());
+    let mut refunds = 0;
     for event in &recording.events {
         if event.verdict == tidegate_server::trace::Verdict::Refunded {
             refunds += 1;
             continue;
         }
-        costs += u64::from(event.cost > 1);
         let hash = format!("{:016x}", event.key);
         let key = recording.names.get(&event.key).unwrap_or(&hash);
         let key = match &recording.limits[..] {
@@ -137,16 +136,14 @@ pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<R
         }
     }
     let trace = builder.build(true, 0);
+    if trace.has_costs() && args.suggest.suggest {
+        return Err(SimulateError::SuggestCosts);
+    }
     let mut report = examine(&trace, "key", args, progress)?;
     let share = recording.share;
     report.warnings.push(format!("the trace has {share} of all keys"));
     if refunds > 0 {
         report.warnings.push(format!("{refunds} refunds are left out"));
-    }
-    if costs > 0 {
-        report
-            .warnings
-            .push(format!("{costs} requests with a cost above 1 count as that number of requests at once"));
     }
     report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
     report.source = format!("{source} (trace)");

@@ -12,7 +12,8 @@ use tidegate_sim::{
 };
 
 use super::{
-    args::Args, error::SimulateError, note, options, source_names, sources, threads, warn_of_unparsed,
+    args::Args, error::SimulateError, note, options, source_names, sources, threads, warn_of_keys,
+    warn_of_unparsed,
 };
 
 /// A policy to replay with its requests: the limit itself, or one of its overrides.
@@ -91,6 +92,8 @@ fn warn(report: &mut Report, limit: &LimitSpec, selector: &Selector, selected: &
         let wanted = if wanted.is_empty() { String::new() } else { format!(" ({})", wanted.join(", ")) };
         report.warnings.push(format!("{name} concerns none of the {requests} requests{wanted}"));
     }
+    let keys = warn_of_keys(&selected.trace, &selector.by);
+    report.warnings.extend(keys.map(|warning| format!("{name}: {warning}")));
     if selected.keyless > 0 {
         let by = &selector.by;
         report.warnings.push(format!(

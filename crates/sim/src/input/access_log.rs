@@ -5,7 +5,8 @@
 //! | common, combined | `host ident user [time] "request" status bytes "referer" "user agent"` |
 //! | `vhost_combined` | `server:port` before that |
 //! | Envoy | `[time] "request" status flags received sent duration upstream "forwarded for" "user agent" "id" "authority" …` |
-//! | ALB | `type time elb client:port target:port … status … "request" "user agent" …` |
+//! | AWS | `type time elb client:port target:port … status … "request" "user agent" …`; a classic balancer writes no type |
+//! | HAProxy | `client:port [time] frontend backend/server timers status … "request"` |
 //!
 //! A time is written as `17/May/2015:10:05:03 +0000` or in the form of RFC 3339. Nothing is copied, and the part of a line
 //! after the status is parsed only on request.
@@ -15,7 +16,7 @@ use std::borrow::Cow;
 use memchr::{memchr, memchr2};
 
 use super::{
-    client::is_address,
+    client::{address, is_address},
     line::LineError,
     request::LogRequest,
     timestamp::{TimeCache, parse_rfc3339},
@@ -129,14 +130,14 @@ impl<'a> AccessLine<'a> {
         Ok(Self { ip, time, method, path, status, host: authority, agent })
     }
 
-    /// Parses a line of an AWS application load balancer.
+    /// Parses a line of an AWS application load balancer, or of a classic one, which begins with the time.
     pub(super) fn alb(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
         let (kind, rest) = word(line);
-        if !["http", "https", "h2", "grpcs", "ws", "wss"].iter().any(|known| known.as_bytes() == kind) {
-            return Err(LineError::NotAlb);
-        }
-        let (time, rest) = word(rest);
-        let time = times.read(time, parse_rfc3339).ok_or(LineError::AlbTime)?;
+        let is_kind =
+            ["http", "https", "h2", "grpcs", "ws", "wss"].iter().any(|known| known.as_bytes() == kind);
+        let (time, rest) = if is_kind { word(rest) } else { (kind, rest) };
+        let wrong = if is_kind { LineError::AlbTime } else { LineError::NotAlb };
+        let time = times.read(time, parse_rfc3339).ok_or(wrong)?;
         let (_elb, rest) = word(rest);
         let (ip, rest) = word(rest);
         let before = memchr(b'"', rest).ok_or(LineError::NoRequest)?;
@@ -148,6 +149,23 @@ impl<'a> AccessLine<'a> {
         let (method, target) = split_request(request);
         let (host, path) = split_url(target);
         Ok(Self { ip, time, method, path, status, host, agent })
+    }
+
+    /// Parses a line of HAProxy (`option httplog`).
+    pub(super) fn haproxy(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
+        let (ip, rest) = word(line);
+        if address(ip).is_none() || is_address(ip) || !rest.starts_with(b" [") {
+            return Err(LineError::NotHaproxy);
+        }
+        let (time, rest) = bracketed_time(rest, times)?;
+        // Frontend, backend and server, timers, status. The request is the last column.
+        let columns: [&[u8]; 4] = nth_words(rest).ok_or(LineError::NotHaproxy)?;
+        let (status, _) = status(columns[3])?;
+        let quote = memchr(b'"', rest).ok_or(LineError::NotHaproxy)?;
+        let (request, _) = quoted(&rest[quote..]).ok_or(LineError::NoRequest)?;
+        let (method, target) = split_request(request);
+        let (host, path) = split_url(target);
+        Ok(Self { ip, time, method, path, status, host, agent: Agent::Found(None) })
     }
 
     /// The user agent; the combined format and later ones have it.
@@ -245,7 +263,7 @@ pub(super) fn without_query(target: &[u8]) -> &[u8] {
 }
 
 /// Splits `https://host:port/path` into host and path; a target without a host is a path.
-fn split_url(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
+pub(super) fn split_url(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let Some(after) = memchr::memmem::find(target, b"://").map(|at| &target[at + 3..]) else {
         return (None, target);
     };

@@ -17,7 +17,7 @@ pub(super) fn client(text: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Parses an address, with or without brackets and a port.
-fn address(text: &[u8]) -> Option<IpAddr> {
+pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(inside, _)| inside);
     let found = bare.unwrap_or(text).parse().ok();

@@ -1,5 +1,7 @@
 //! The text that log collectors put in front of a program's line.
 
+use std::borrow::Cow;
+
 use super::{format::Format, timestamp::parse_rfc3339};
 
 /// The text in front of each line of a log.
@@ -14,18 +16,20 @@ pub(super) enum Envelope {
     Kubectl,
     /// `docker compose logs`: `web-1  | …`.
     Compose,
+    /// Docker's files: `{"log":"…\\n","stream":"stdout","time":"…"}`.
+    Docker,
     /// syslog's and journalctl's: `<190>May 17 10:05:03 host nginx[7]: …`, also with a time as in RFC 3339.
     Syslog,
 }
 
 impl Envelope {
-    const ALL: [Self; 4] = [Self::Cri, Self::Kubectl, Self::Compose, Self::Syslog];
+    const ALL: [Self; 5] = [Self::Cri, Self::Kubectl, Self::Compose, Self::Docker, Self::Syslog];
 
     /// The envelope of most of the first lines, if the rest of them has a known format.
     pub fn detect(head: &[u8]) -> Self {
         let known = |envelope: Self| {
             let inside = first_lines(head).filter_map(|line| envelope.open(line));
-            inside.filter(|line| Format::of_line(line).is_some()).count()
+            inside.filter(|line| Format::of_line(line.trim_ascii()).is_some()).count()
         };
         let total = first_lines(head).count();
         Self::ALL.into_iter().find(|envelope| 2 * known(*envelope) > total).unwrap_or_default()
@@ -37,9 +41,24 @@ impl Envelope {
     }
 
     /// The program's line; `None` if the line does not begin as it should, or is only a part of one.
-    pub fn open(self, line: &[u8]) -> Option<&[u8]> {
+    pub fn open(self, line: &[u8]) -> Option<Cow<'_, [u8]>> {
+        if self == Self::Docker {
+            #[derive(serde::Deserialize)]
+            struct Wrapped {
+                log: String,
+                #[serde(rename = "stream")]
+                _stream: String,
+            }
+            let Wrapped { log, .. } = serde_json::from_slice(line).ok()?;
+            // A line that is longer than Docker's buffer is in several parts.
+            return Some(log.strip_suffix('\n')?.as_bytes().to_vec().into());
+        }
+        self.behind(line).map(Cow::Borrowed)
+    }
+
+    fn behind(self, line: &[u8]) -> Option<&[u8]> {
         match self {
-            Self::Plain => Some(line),
+            Self::Plain | Self::Docker => Some(line),
             Self::Cri => {
                 let (time, rest) = word(line)?;
                 let (stream, rest) = word(rest)?;
@@ -151,7 +170,7 @@ mod tests {
             let line = format!("{front}{LINE}");
             let log = format!("{line}\n{line}\nnot a request\n");
             assert_eq!(Envelope::detect(log.as_bytes()), envelope, "{line}");
-            assert_eq!(envelope.open(line.as_bytes()), Some(LINE.as_bytes()), "{line}");
+            assert_eq!(envelope.open(line.as_bytes()).as_deref(), Some(LINE.as_bytes()), "{line}");
         }
         let part = format!("2015-05-17T10:05:03Z stdout P {LINE}");
         assert_eq!(Envelope::Cri.open(part.as_bytes()), None, "a part of a line is none");

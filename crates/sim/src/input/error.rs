@@ -76,7 +76,7 @@ pub enum InputError {
     /// A condition names a field that no line has, so it would exclude nothing.
     #[error(
         "no line has the field `{field}`, so --exclude {field}=… would leave out nothing{}",
-        if *format == Format::JsonLines { String::new() } else { format!("; {format} has ip, path, method, status, user-agent and host") }
+        if format.names_fields() { String::new() } else { format!("; {format} has ip, path, method, status, user-agent and host") }
     )]
     NoSuchField {
         /// The field.
@@ -129,9 +129,9 @@ pub enum InputError {
     /// There are more than 4,294,967,295 keys.
     #[error("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")]
     TooManyKeys,
-    /// Requests per second cannot be followed.
-    #[error("requests per second have no lines that could be followed")]
-    NoLines,
+    /// Requests per second, and columns whose header was written before, cannot be followed.
+    #[error("{0} cannot be followed, because its new lines do not say what they hold")]
+    NoLines(Format),
 }
 
 fn after_line(after: u64) -> String {

@@ -93,14 +93,28 @@ pub enum LineError {
     /// The line is not a JSON object.
     #[error("no JSON object")]
     NotJson,
-    /// The key needs a host, which only `vhost_combined`, ALB, Envoy and JSON logs have.
-    #[error("no host (vhost_combined, ALB, Envoy and JSON logs have one)")]
+    /// The key needs a host, which common and combined logs do not have.
+    #[error("no host (vhost_combined, load balancers of AWS, Envoy and logs with named fields may have one)")]
     NoHost,
+    /// The line is not in the logfmt form.
+    #[error("no `name=value name=\"value\" …`")]
+    NotLogfmt,
+    /// The line has more or fewer columns than the header above it.
+    #[error("not as many columns as the header names, {wanted}")]
+    Columns {
+        /// The number of columns in the header.
+        wanted: usize,
+    },
+    /// The line is not in HAProxy's format for HTTP.
+    #[error(
+        "no `client:port [time] frontend backend/server timers status … \"request\"` as HAProxy writes it with `option httplog`"
+    )]
+    NotHaproxy,
     /// The line is not in Envoy's format.
     #[error("no `[time] \"request\" status flags …` as Envoy writes it")]
     NotEnvoy,
     /// The line is not in the format of an AWS load balancer.
-    #[error("no `type time elb client:port target:port …` as an ALB writes it")]
+    #[error("no `type time elb client:port target:port …` as a load balancer of AWS writes it")]
     NotAlb,
     /// The second column of a load balancer's line is not a time.
     #[error("no time in the second column, such as 2015-05-17T10:05:03.186641Z")]

@@ -1,15 +1,17 @@
-//! Reads logs into a [`Trace`]: access logs, JSON lines, and requests per second; plain or compressed.
+//! Reads logs into a [`Trace`]: access logs, records of named fields, and requests per second; plain
+//! or compressed.
 
 mod access_log;
 mod client;
+mod columns;
 mod envelope;
 mod error;
 mod filter;
 mod format;
-mod json_lines;
 mod line;
 mod rates;
 mod read;
+mod record;
 mod request;
 mod timestamp;
 mod unpack;
@@ -19,11 +21,11 @@ pub use access_log::AccessLine;
 pub use error::{FailedLine, InputError, Unparsed};
 pub use filter::{Condition, ConditionError, Filter, Moment, MomentError};
 pub use format::{Format, UnknownFormat};
-pub use json_lines::TimeField;
 pub use line::LineError;
 pub use read::{
     Lines, Loaded, LoadedLimits, Options, Selected, Selector, Source, read, read_limits, read_lines,
 };
+pub use record::TimeField;
 pub use timestamp::{parse_access_log_time, parse_rfc3339, parse_unix, write_utc};
 pub use unpack::unpack;
 

@@ -9,13 +9,14 @@ use std::{
 
 use super::{
     access_log::AccessLine,
+    columns::Header,
     envelope::Envelope,
     error::{InputError, Unparsed},
     filter::{Condition, Filter},
     format::Format,
-    json_lines::{JsonLine, TimeField},
     line::{LineError, each_line},
     rates::read_count,
+    record::{Record, TimeField},
     request::LogRequest,
     timestamp::TimeCache,
     unpack::unpack,
@@ -203,8 +204,8 @@ pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) 
                 .insert(found.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.into() })?)
         }
     };
-    if known == Format::Rate {
-        return Err(InputError::NoLines);
+    if matches!(known, Format::Rate | Format::W3c | Format::Csv) {
+        return Err(InputError::NoLines(known));
     }
     let by = options.by.clone().unwrap_or_else(By::ip);
     check_by(known, &by)?;
@@ -218,8 +219,8 @@ pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) 
 
 fn check_by(format: Format, by: &By) -> Result<(), InputError> {
     let fits = match format {
-        Format::JsonLines => true,
         Format::Rate => *by == By::GLOBAL,
+        _ if format.names_fields() => true,
         _ => !by.fields().iter().any(|field| matches!(field, Field::Named(_))),
     };
     if fits { Ok(()) } else { Err(InputError::By { by: by.clone(), format }) }
@@ -329,6 +330,8 @@ struct Reading<'a> {
     format: Format,
     /// That of the current source.
     envelope: Envelope,
+    /// The columns of the current source.
+    header: Option<Header>,
     options: &'a Options,
     progress: &'a Progress,
     targets: Vec<Target>,
@@ -352,6 +355,7 @@ impl<'a> Reading<'a> {
         Self {
             format,
             envelope: Envelope::Plain,
+            header: None,
             options,
             progress,
             targets,
@@ -370,6 +374,7 @@ impl<'a> Reading<'a> {
 
     fn source(&mut self, name: &str, mut input: impl BufRead) -> Result<(), InputError> {
         let before = self.lines;
+        self.header = None;
         let read = match self.format {
             Format::Rate => self.counts(name, &mut input),
             _ => self.log_lines(name, &mut input),
@@ -437,9 +442,25 @@ impl<'a> Reading<'a> {
 
     fn line(&mut self, line: &[u8]) -> Result<(), Unread> {
         let line = self.envelope.open(line).ok_or(LineError::Envelope)?;
-        let times = &mut self.times;
+        let line = &*line;
+        let (times, time_field) = (&mut self.times, &self.options.time_field);
         let line = match self.format {
-            Format::JsonLines => return self.request(&JsonLine::parse(line, &self.options.time_field)?),
+            Format::JsonLines => return self.request(&Record::json(line, time_field)?),
+            Format::Logfmt => return self.request(&Record::logfmt(line, time_field)?),
+            Format::W3c | Format::Csv => {
+                let is_directive = self.format == Format::W3c && line.starts_with(b"#");
+                if is_directive || (self.format == Format::Csv && self.header.is_none()) {
+                    let new = if is_directive { Header::directive(line) } else { Header::of_table(line) };
+                    self.header = new.or(self.header.take());
+                    // It is no request, and no mistake.
+                    self.lines -= 1;
+                    return Ok(());
+                }
+                let header = self.header.as_ref().ok_or(LineError::Columns { wanted: 0 })?;
+                let record = Record::columns(line, header, time_field)?;
+                return self.request(&record);
+            }
+            Format::Haproxy => AccessLine::haproxy(line, times)?,
             Format::VhostCombined => AccessLine::vhost(line, times)?,
             Format::Envoy => AccessLine::envoy(line, times)?,
             Format::Alb => AccessLine::alb(line, times)?,

@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::{client::client, line::LineError};
+use super::{
+    client::{client, is_address},
+    line::LineError,
+    record::IP,
+};
 use crate::workload::{By, Field};
 
 /// The contents of a line about a request.
@@ -17,11 +21,13 @@ pub(super) trait LogRequest {
     fn key(&self, by: &By, key: &mut Vec<u8>) -> Result<(), LineError> {
         for field in by.fields() {
             let text = self.field(field)?;
-            if *field == Field::Ip {
-                by.push(key, &client(&text));
-            } else {
-                by.push(key, &text);
-            }
+            // A field with any other name may have an address, but its port may matter.
+            let is_client = match field {
+                Field::Ip => true,
+                Field::Named(name) => IP.split(' ').any(|ip| ip == name) || is_address(&text),
+                _ => false,
+            };
+            by.push(key, &if is_client { client(&text) } else { text });
         }
         Ok(())
     }

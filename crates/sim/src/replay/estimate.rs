@@ -48,7 +48,7 @@ impl Estimate {
 /// The true count is the number of requests so far minus the number of those older than a window. The latter come from a
 /// second run through the same times, so no window of them needs to be stored.
 #[derive(Debug)]
-pub(super) struct Estimator<I: Iterator<Item = u64>> {
+pub(super) struct Estimator<I: Iterator<Item = (u64, u32)>> {
     limit: u64,
     window: u64,
     leaving: Peekable<I>,
@@ -60,8 +60,8 @@ pub(super) struct Estimator<I: Iterator<Item = u64>> {
     seen: Estimate,
 }
 
-impl<I: Iterator<Item = u64>> Estimator<I> {
-    /// `leaving` is a second iterator over the key's times, from their beginning.
+impl<I: Iterator<Item = (u64, u32)>> Estimator<I> {
+    /// `leaving` is a second iterator over the key's times and costs, from their beginning.
     pub fn new(limit: u32, window: u64, leaving: I) -> Self {
         Self {
             limit: limit.into(),
@@ -77,18 +77,19 @@ impl<I: Iterator<Item = u64>> Estimator<I> {
     }
 
     #[inline]
-    pub fn request(&mut self, now: u64) {
-        while self.leaving.next_if(|&old| now - old >= self.window).is_some() {
-            self.true_count -= 1;
+    pub fn request(&mut self, now: u64, cost: u32) {
+        let cost = u64::from(cost);
+        while let Some((_, gone)) = self.leaving.next_if(|&(old, _)| now - old >= self.window) {
+            self.true_count -= u64::from(gone);
         }
-        self.true_count += 1;
+        self.true_count += cost;
         if now - self.start >= self.window {
             let start = now - now % self.window;
             self.previous = if start - self.start == self.window { self.current } else { 0 };
             self.current = 0;
             self.start = start;
         }
-        self.current += 1;
+        self.current += cost;
         // Both in units of requests × nanoseconds.
         let window = u128::from(self.window);
         let estimate = u128::from(self.previous) * (window - u128::from(now - self.start))
@@ -118,9 +119,9 @@ mod tests {
     use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 
     fn run(limit: u32, window: u64, times: &[u64]) -> Estimate {
-        let mut estimator = Estimator::new(limit, window, times.iter().copied());
+        let mut estimator = Estimator::new(limit, window, times.iter().map(|&time| (time, 1)));
         for &now in times {
-            estimator.request(now);
+            estimator.request(now, 1);
         }
         let mut sum = Estimate::default();
         sum.absorb(&estimator.finish());

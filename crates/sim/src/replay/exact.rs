@@ -4,39 +4,49 @@ use std::collections::VecDeque;
 
 /// The times in the half-open window that ends now: `t` is in it while `now − t < window`.
 ///
-/// Memory is one word per time in the window.
+/// Memory is two words per distinct time in the window.
 #[derive(Clone, Debug)]
 pub(crate) struct RecentTimes {
     window: u64,
-    times: VecDeque<u64>,
+    times: VecDeque<(u64, u64)>,
+    sum: u64,
 }
 
 impl RecentTimes {
     pub fn new(window: u64) -> Self {
-        Self { window, times: VecDeque::new() }
+        Self { window, times: VecDeque::new(), sum: 0 }
     }
 
-    /// The number of times in the window that ends at `now`. Times that are passed in must not decrease.
+    /// The sum of the costs in the window that ends at `now`. Times that are passed in must not decrease.
     #[inline]
     pub fn count(&mut self, now: u64) -> u64 {
-        while self.times.front().is_some_and(|&time| now - time >= self.window) {
+        while let Some(&(time, cost)) = self.times.front()
+            && now - time >= self.window
+        {
             self.times.pop_front();
+            self.sum -= cost;
         }
-        self.times.len() as u64
+        self.sum
     }
 
-    /// Adds `now`, after [`count`](Self::count) has been asked for it.
+    /// Adds a cost at `now`, after [`count`](Self::count) has been asked for it.
     #[inline]
-    pub fn push(&mut self, now: u64) {
-        self.times.push_back(now);
+    pub fn push(&mut self, now: u64, cost: u32) {
+        let cost = u64::from(cost);
+        self.sum += cost;
+        match self.times.back_mut() {
+            Some((time, sum)) if *time == now => *sum += cost,
+            _ => self.times.push_back((now, cost)),
+        }
     }
 
     pub fn clear(&mut self) {
         self.times.clear();
+        self.sum = 0;
     }
 }
 
-/// The reference for every algorithm: a log of its admissions that admits while fewer than `limit` of them are in the window.
+/// The reference for every algorithm: a log of its admissions that admits what fits the limit next to those in the window.
 /// It shares no code with the algorithms, so that a fault in theirs shows.
 #[derive(Clone, Debug)]
 pub(super) struct ExactLog {
@@ -50,10 +60,10 @@ impl ExactLog {
     }
 
     #[inline]
-    pub fn admits(&mut self, now: u64) -> bool {
-        let fits = self.admitted.count(now) < self.limit;
+    pub fn admits(&mut self, now: u64, cost: u32) -> bool {
+        let fits = self.admitted.count(now) + u64::from(cost) <= self.limit;
         if fits {
-            self.admitted.push(now);
+            self.admitted.push(now, cost);
         }
         fits
     }
@@ -70,12 +80,12 @@ mod tests {
     #[test]
     fn an_admission_counts_while_it_is_younger_than_the_window() {
         let mut log = ExactLog::new(2, 1_000);
-        let admitted = [0, 999, 1_000, 1_001, 1_002, 1_999, 2_000].map(|now| log.admits(now));
+        let admitted = [0, 999, 1_000, 1_001, 1_002, 1_999, 2_000].map(|now| log.admits(now, 1));
         assert_eq!(admitted, [true, true, true, false, false, true, true]);
     }
 
     #[test]
     fn a_limit_of_zero_admits_none() {
-        assert!(!ExactLog::new(0, 1_000).admits(5));
+        assert!(!ExactLog::new(0, 1_000).admits(5, 1));
     }
 }

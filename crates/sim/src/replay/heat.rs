@@ -41,12 +41,14 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
     let mut state = KeyState::new(candidate.policy);
     let row = |key: &DeniedKey| {
         let mut parts = vec![(0, 0); HeatMap::STEPS];
-        for time in workload.times(key.key) {
+        let mut sum = 0;
+        for (time, cost) in workload.costs(key.key) {
+            sum += u64::from(cost);
             let (requests, denied) = &mut parts[part(timeline.stretch(time))];
             *requests += 1;
-            *denied += u64::from(state.decide(time).is_denied());
+            *denied += u64::from(state.decide(time, cost).is_denied());
         }
-        state.clear(key.requests);
+        state.clear(sum);
         parts
     };
     HeatMap { algorithm, keys: findings.most_denied.iter().map(row).collect() }

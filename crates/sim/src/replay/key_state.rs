@@ -17,8 +17,8 @@ impl KeyState {
     }
 
     #[inline]
-    pub fn decide(&mut self, time: u64) -> Decision {
-        self.policy.decide(&mut self.words, Nanos::new(time), 1)
+    pub fn decide(&mut self, time: u64, cost: u32) -> Decision {
+        self.policy.decide(&mut self.words, Nanos::new(time), cost)
     }
 
     /// Whether the state has recovered completely.
@@ -31,11 +31,11 @@ impl KeyState {
         &mut self.words
     }
 
-    /// Resets the state after a key with `requests`.
-    pub fn clear(&mut self, requests: u64) {
+    /// Resets the state after a key whose requests cost this much together.
+    pub fn clear(&mut self, cost: u64) {
         let words = self.words.len();
-        // Only a log is that large. Its entries fill the words in order from the first one, one entry per request.
-        let touched = usize::try_from(requests).unwrap_or(words).saturating_add(1).min(words);
+        // Only a log is that large. Its entries fill the words in order from the first one, one entry for each unit.
+        let touched = usize::try_from(cost).unwrap_or(words).saturating_add(1).min(words);
         self.words[..if words > LARGE { touched } else { words }].fill(0);
         debug_assert!(self.words.iter().all(|&word| word == 0), "a key begins with a fresh state");
     }

@@ -151,30 +151,31 @@ impl<'a, W: Workload> Worker<'a, W> {
     }
 
     fn key(&mut self, key: u32) {
-        let mut times = self.workload.times(key);
+        let mut requests = self.workload.costs(key);
         let estimator = |track: &Track<'_>| {
             let (limit, window) = (track.trial.quota().limit(), track.trial.quota().window_nanos());
-            track.trial.has_sliding_counter().then(|| Estimator::new(limit, window, self.workload.times(key)))
+            track.trial.has_sliding_counter().then(|| Estimator::new(limit, window, self.workload.costs(key)))
         };
         let mut estimators: Vec<_> = self.tracks.iter().map(estimator).collect();
-        let mut requests = 0;
+        let (mut count, mut cost) = (0, 0);
         loop {
-            self.stretch.times.clear();
-            self.stretch.times.extend(times.by_ref().take(STRETCH));
-            if self.stretch.times.is_empty() {
+            self.stretch.requests.clear();
+            self.stretch.requests.extend(requests.by_ref().take(STRETCH));
+            if self.stretch.requests.is_empty() {
                 break;
             }
-            requests += self.stretch.times.len() as u64;
+            count += self.stretch.requests.len() as u64;
+            cost += self.stretch.requests.iter().map(|&(_, cost)| u64::from(cost)).sum::<u64>();
             self.find_steps();
             for (track, estimator) in self.tracks.iter_mut().zip(&mut estimators) {
                 if let Some(estimator) = estimator {
-                    self.stretch.times.iter().for_each(|&time| estimator.request(time));
+                    self.stretch.requests.iter().for_each(|&(time, cost)| estimator.request(time, cost));
                 }
                 track.run(key, &mut self.stretch);
             }
-            self.progress.add(self.stretch.times.len() as u64);
+            self.progress.add(self.stretch.requests.len() as u64);
         }
-        if requests == 0 {
+        if count == 0 {
             return;
         }
         self.keys += 1;
@@ -182,7 +183,7 @@ impl<'a, W: Workload> Worker<'a, W> {
             if let Some(estimator) = estimator {
                 track.estimate.absorb(&estimator.finish());
             }
-            track.finish_key(key, requests);
+            track.finish_key(key, count, cost);
         }
     }
 
@@ -191,7 +192,7 @@ impl<'a, W: Workload> Worker<'a, W> {
         self.stretch.timeline_steps.clear();
         // Times do not decrease, so a step is valid until its end, and each step needs one division.
         let (mut step, mut end) = (0, 0);
-        for &time in &self.stretch.times {
+        for &(time, _) in &self.stretch.requests {
             if time >= end {
                 step = self.timeline.stretch(time);
                 end = self.timeline.start + (step as u64 + 1) * self.timeline.step;
@@ -251,14 +252,14 @@ impl<'a> Track<'a> {
 
     fn run(&mut self, key: u32, stretch: &mut Stretch) {
         stretch.exact.clear();
-        stretch.exact.extend(stretch.times.iter().map(|&time| self.exact.admits(time)));
+        stretch.exact.extend(stretch.requests.iter().map(|&(time, cost)| self.exact.admits(time, cost)));
         self.runs.iter_mut().for_each(|run| run.run(stretch));
         self.fleet_runs.iter_mut().for_each(|run| run.run(key, stretch));
     }
 
-    fn finish_key(&mut self, key: u32, requests: u64) {
+    fn finish_key(&mut self, key: u32, requests: u64, cost: u64) {
         self.exact.clear();
-        let one_place = self.runs.iter_mut().map(|run| run.finish_key(requests));
+        let one_place = self.runs.iter_mut().map(|run| run.finish_key(cost));
         let denied: Vec<u64> =
             one_place.chain(self.fleet_runs.iter_mut().map(FleetRun::finish_key)).collect();
         if denied.iter().any(|&denied| denied > 0) {

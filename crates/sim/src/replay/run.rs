@@ -5,7 +5,8 @@ use super::{exact::RecentTimes, findings::Row, key_state::KeyState, trial::Candi
 /// A batch of one key's requests, in order of time, with the values that all runs need for each.
 #[derive(Debug, Default)]
 pub(crate) struct Stretch {
-    pub times: Vec<u64>,
+    /// The times and costs.
+    pub requests: Vec<(u64, u32)>,
     /// The step of the timeline that contains each request.
     pub timeline_steps: Vec<u16>,
     /// Whether the exact log admitted each request.
@@ -34,10 +35,10 @@ impl CandidateRun {
     }
 
     pub fn run(&mut self, stretch: &Stretch) {
-        let Stretch { times, timeline_steps, exact } = stretch;
+        let Stretch { requests, timeline_steps, exact } = stretch;
         let mut admitted = 0;
-        for ((&time, &step), &exact) in times.iter().zip(timeline_steps).zip(exact) {
-            let decision = self.state.decide(time);
+        for ((&(time, cost), &step), &exact) in requests.iter().zip(timeline_steps).zip(exact) {
+            let decision = self.state.decide(time, cost);
             if decision.is_denied() {
                 self.row.denied_over_time[usize::from(step)] += 1;
                 self.row.wrongly_denied += u64::from(exact);
@@ -45,21 +46,21 @@ impl CandidateRun {
             }
             admitted += 1;
             self.row.wrongly_admitted += u64::from(!exact);
-            let in_window = self.admitted.count(time) + 1;
-            self.admitted.push(time);
+            let in_window = self.admitted.count(time) + u64::from(cost);
+            self.admitted.push(time, cost);
             self.row.worst_window = self.row.worst_window.max(in_window);
             if let Some(delays) = &mut self.row.delays {
                 delays.add(decision.delay());
             }
         }
         self.row.admitted += admitted;
-        self.denied += times.len() as u64 - admitted;
+        self.denied += requests.len() as u64 - admitted;
     }
 
-    /// Ends a key with `requests`; returns how many of them were denied.
-    pub fn finish_key(&mut self, requests: u64) -> u64 {
+    /// Ends a key whose requests cost this much together; returns how many of them were denied.
+    pub fn finish_key(&mut self, cost: u64) -> u64 {
         self.admitted.clear();
-        self.state.clear(requests);
+        self.state.clear(cost);
         let denied = std::mem::take(&mut self.denied);
         self.row.denied += denied;
         self.row.denied_keys += u64::from(denied > 0);

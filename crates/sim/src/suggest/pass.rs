@@ -85,7 +85,7 @@ impl Decider {
             self.refresh();
         }
         self.seen += 1;
-        if self.state.decide(time).is_denied() {
+        if self.state.decide(time, 1).is_denied() {
             self.denials.denied += 1;
             self.denials.denied_keys += u64::from(!self.denied);
             self.denied = true;

@@ -37,6 +37,14 @@ pub trait Workload: Sync {
     /// If the workload has no such key.
     fn times(&self, key: u32) -> impl Iterator<Item = u64>;
 
+    /// The times of a key's requests with their costs, which are 1 unless the workload knows better.
+    ///
+    /// # Panics
+    /// If the workload has no such key.
+    fn costs(&self, key: u32) -> impl Iterator<Item = (u64, u32)> {
+        self.times(key).map(|time| (time, 1))
+    }
+
     /// The times of a key's requests from this time on: [`times`](Self::times) without the earlier ones.
     ///
     /// # Panics

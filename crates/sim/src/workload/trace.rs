@@ -10,7 +10,7 @@ use super::Workload;
 /// Each key once. The hash is seeded at random, so that clients who write to a log cannot choose collisions.
 type Keys = IndexSet<Box<[u8]>, foldhash::fast::RandomState>;
 
-/// `count` requests of one key at one time.
+/// `count` requests of one key at one time; in a trace with costs, one request with that cost.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     time: u64,
@@ -31,9 +31,29 @@ pub struct Trace {
     dated: bool,
     spread: u64,
     resolution: u64,
+    has_costs: bool,
 }
 
 impl Trace {
+    /// Whether a request has a cost above 1.
+    pub const fn has_costs(&self) -> bool {
+        self.has_costs
+    }
+
+    /// The key with the most requests, and their number.
+    pub fn busiest(&self) -> Option<(String, u64)> {
+        let requests = |key| {
+            let events = self.events(key);
+            if self.has_costs {
+                events.len() as u64
+            } else {
+                events.iter().map(|event| u64::from(event.count)).sum()
+            }
+        };
+        let (most, key) = (0..self.keys()).map(|key| (requests(key), key)).max()?;
+        Some((self.label(key), most))
+    }
+
     /// The resolution of the times as they were read, in nanoseconds: see [`TraceBuilder::resolution`].
     pub const fn resolution(&self) -> u64 {
         self.resolution
@@ -41,7 +61,7 @@ impl Trace {
 
     /// A trace with only the requests of the keys for whose label `keep` returns true.
     pub fn of_keys(&self, keep: impl Fn(&str) -> bool) -> Self {
-        let mut builder = TraceBuilder::new(self.by.clone());
+        let mut builder = TraceBuilder { has_costs: self.has_costs, ..TraceBuilder::new(self.by.clone()) };
         for key in 0..self.keys() {
             if keep(&self.label(key)) {
                 for event in self.events(key) {
@@ -84,6 +104,13 @@ impl Workload for Trace {
         self.times_of(self.events(key))
     }
 
+    fn costs(&self, key: u32) -> impl Iterator<Item = (u64, u32)> {
+        let events = self.events(key);
+        let (weighed, counted) = if self.has_costs { (events, &[][..]) } else { (&[][..], events) };
+        let weighed = weighed.iter().map(|event| (event.time, event.count));
+        weighed.chain(self.times_of(counted).map(|time| (time, 1)))
+    }
+
     fn times_from(&self, key: u32, from: u64) -> impl Iterator<Item = u64> {
         let events = self.events(key);
         let earlier = events.partition_point(|event| event.time.saturating_add(self.spread) < from);
@@ -93,9 +120,9 @@ impl Workload for Trace {
 
 impl Trace {
     fn times_of<'a>(&'a self, events: &'a [Event]) -> impl Iterator<Item = u64> + 'a {
-        let spread = self.spread;
+        let (spread, has_costs) = (self.spread, self.has_costs);
         events.iter().flat_map(move |event| {
-            let count = u64::from(event.count);
+            let count = if has_costs { 1 } else { u64::from(event.count) };
             // Request number `at` comes `at * spread / count` after the event's time. The quotient is added up instead:
             // a division for each event, none for each request.
             let (step, rest) = (spread / count, spread % count);
@@ -125,6 +152,7 @@ pub struct TraceBuilder {
     keys: Keys,
     events: Vec<Event>,
     requests: u64,
+    has_costs: bool,
     /// The index in [`GRAINS`] of the coarsest resolution of all times so far.
     grain: usize,
     last_time: u64,
@@ -133,7 +161,20 @@ pub struct TraceBuilder {
 impl TraceBuilder {
     /// A builder without requests; `by` says how keys are composed.
     pub fn new(by: By) -> Self {
-        Self { by, keys: Keys::default(), events: Vec::new(), requests: 0, grain: 0, last_time: 0 }
+        Self {
+            by,
+            keys: Keys::default(),
+            events: Vec::new(),
+            requests: 0,
+            has_costs: false,
+            grain: 0,
+            last_time: 0,
+        }
+    }
+
+    /// A builder without requests, for requests with costs: what [`push`](Self::push) adds is one request, and `count` is its cost.
+    pub fn with_costs(by: By) -> Self {
+        Self { has_costs: true, ..Self::new(by) }
     }
 
     /// Adds `count` requests of a key at a time (in nanoseconds, at most `Nanos::MAX`).
@@ -158,7 +199,7 @@ impl TraceBuilder {
                 }
             }
             self.events.push(Event { time, key: key as u32, count });
-            self.requests += u64::from(count);
+            self.requests += if self.has_costs { 1 } else { u64::from(count) };
         }
         true
     }
@@ -178,7 +219,9 @@ impl TraceBuilder {
     /// spread evenly over `spread` nanoseconds, or all arrive at once if that is 0.
     pub fn build(self, dated: bool, spread: u64) -> Trace {
         let resolution = self.resolution();
-        let Self { by, keys, events, requests, .. } = self;
+        let Self { by, keys, events, requests, has_costs, .. } = self;
+        // Without a cost above 1, the requests are as those of a log.
+        let has_costs = has_costs && events.iter().any(|event| event.count > 1);
         let last = events.iter().map(|event| event.time).max().unwrap_or(0);
         let first = events.iter().map(|event| event.time).min().unwrap_or(0);
         let (mut events, mut starts) = by_key(&events, keys.len());
@@ -189,10 +232,21 @@ impl TraceBuilder {
                 own.sort_by_key(|event| event.time);
             }
         }
-        if spread > 0 {
+        if spread > 0 && !has_costs {
             (events, starts) = joined(&events, &starts);
         }
-        Trace { by, keys, events, starts, requests, span: (first, last + spread), dated, spread, resolution }
+        Trace {
+            by,
+            keys,
+            events,
+            starts,
+            requests,
+            span: (first, last + spread),
+            dated,
+            spread,
+            resolution,
+            has_costs,
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct FleetRun {
     /// The current key, and the number of its requests so far.
     key: u32,
     requests: u64,
+    /// What they cost together.
+    cost: u64,
     /// Units charged to the shared state for the key.
     charged: u64,
     denied: u64,
@@ -55,6 +57,7 @@ impl FleetRun {
             over: RecentTimes::new(window),
             key: 0,
             requests: 0,
+            cost: 0,
             charged: 0,
             denied: 0,
             row: Row::of(candidate, stretches),
@@ -64,12 +67,12 @@ impl FleetRun {
 
     pub fn run(&mut self, key: u32, stretch: &Stretch) {
         self.key = key;
-        let Stretch { times, timeline_steps, exact } = stretch;
-        for ((&time, &step), &exact) in times.iter().zip(timeline_steps).zip(exact) {
+        let Stretch { requests, timeline_steps, exact } = stretch;
+        for ((&(time, cost), &step), &exact) in requests.iter().zip(timeline_steps).zip(exact) {
             self.advance(time);
-            let one_place = !self.one_place.decide(time).is_denied();
+            let one_place = !self.one_place.decide(time, cost).is_denied();
             self.figures.admitted_in_one_place += u64::from(one_place);
-            self.ask(time, Caller { step, exact, one_place });
+            self.ask(time, Caller { step, exact, one_place, cost });
         }
     }
 
@@ -92,9 +95,10 @@ impl FleetRun {
     fn ask(&mut self, now: u64, caller: Caller) {
         let at = (deal(self.key, self.requests) % self.nodes.len() as u64) as usize;
         self.requests += 1;
+        self.cost += u64::from(caller.cost);
         let node = &mut self.nodes[at];
         node.asked = now;
-        let answer = node.lease(self.lives.at(at, now)).ask(1, Nanos::new(now));
+        let answer = node.lease(self.lives.at(at, now)).ask(caller.cost, Nanos::new(now));
         if let Some(decision) = answer.decision() {
             self.decided(now, &decision, caller);
         }
@@ -157,15 +161,15 @@ impl FleetRun {
         }
         self.row.admitted += 1;
         self.row.wrongly_admitted += u64::from(!caller.exact);
-        let in_window = self.admitted.count(now) + 1;
-        self.admitted.push(now);
+        let in_window = self.admitted.count(now) + u64::from(caller.cost);
+        self.admitted.push(now, caller.cost);
         self.row.worst_window = self.row.worst_window.max(in_window);
         if let Some(delays) = &mut self.row.delays {
             delays.add(decision.delay());
         }
-        if self.reference.decide(now).is_denied() {
-            let over = self.over.count(now) + 1;
-            self.over.push(now);
+        if self.reference.decide(now, caller.cost).is_denied() {
+            let over = self.over.count(now) + u64::from(caller.cost);
+            self.over.push(now, caller.cost);
             self.figures.over = self.figures.over.max(over);
         }
     }
@@ -186,10 +190,11 @@ impl FleetRun {
         }
         self.admitted.clear();
         self.over.clear();
-        let requests = std::mem::take(&mut self.requests);
+        self.requests = 0;
+        let cost = std::mem::take(&mut self.cost);
         self.shared.clear(std::mem::take(&mut self.charged));
-        self.one_place.clear(requests);
-        self.reference.clear(requests);
+        self.one_place.clear(cost);
+        self.reference.clear(cost);
         let denied = std::mem::take(&mut self.denied);
         self.row.denied += denied;
         self.row.denied_keys += u64::from(denied > 0);

@@ -1,12 +1,15 @@
-//! Lines that each contain one JSON object: a program's own, or those of nginx, Caddy and Envoy, whose field names are
-//! known.
+//! Lines that each contain named fields: a JSON object, logfmt, or columns below a header. The field names of nginx, Caddy, Envoy,
+//! Traefik, IIS and the large clouds are known.
 
 use std::{borrow::Cow, fmt::Write as _};
+
+use memchr::memchr;
 
 use serde_json::{Map, Value};
 
 use super::{
-    access_log::{split_request, without_query},
+    access_log::{split_request, split_url, without_query},
+    columns::Header,
     line::LineError,
     request::LogRequest,
     timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
@@ -14,26 +17,23 @@ use super::{
 use crate::workload::Field;
 
 /// The default fields for the time.
-const TIME_FIELDS: [&str; 9] =
-    ["time", "timestamp", "@timestamp", "ts", "msec", "time_iso8601", "time_local", "start_time", "date"];
-/// Field names for the parts of a request; the first one present counts. The part's own name, then those of nginx, Caddy
-/// and Envoy, and common ones.
-const IP: [&str; 9] = [
-    "ip",
-    "client_ip",
-    "remote_addr",
-    "request.client_ip",
-    "request.remote_ip",
-    "downstream_remote_address_without_port",
-    "downstream_remote_address",
-    "remote_ip",
-    "client",
-];
-const PATH: [&str; 6] = ["path", "request_uri", "uri", "request.uri", "url", "request"];
-const METHOD: [&str; 4] = ["method", "request_method", "request.method", "request"];
-const STATUS: [&str; 3] = ["status", "response_code", "status_code"];
-const USER_AGENT: [&str; 4] = ["user-agent", "user_agent", "http_user_agent", "request.headers.User-Agent"];
-const HOST: [&str; 5] = ["host", "http_host", "request.host", "authority", "server_name"];
+const TIME_FIELDS: &str = "StartUTC time timestamp @timestamp ts msec time_iso8601 time_local start_time EdgeStartTimestamp requestTime t \
+    date";
+/// Field names for the parts of a request; the first one present counts. The part's own name, then those of nginx, Caddy,
+/// Envoy, Traefik, W3C logs (IIS), Google Cloud, AWS (API Gateway, WAF), Cloudflare, Azure and Elastic, and common ones.
+pub(super) const IP: &str = "ip client_ip remote_addr request.client_ip request.remote_ip downstream_remote_address_without_port \
+    downstream_remote_address remote_ip ClientHost c-ip httpRequest.remoteIp httpRequest.clientIp ClientIP \
+    properties.clientIp client.ip source.ip client remote";
+const PATH: &str = "path request_uri uri request.uri RequestPath cs-uri-stem httpRequest.requestUrl httpRequest.uri \
+    ClientRequestURI properties.requestUri url.path url request";
+const METHOD: &str = "method request_method request.method RequestMethod cs-method httpRequest.requestMethod httpRequest.httpMethod \
+    httpMethod ClientRequestMethod properties.httpMethod http.request.method request";
+const STATUS: &str = "status response_code status_code DownstreamStatus sc-status httpRequest.status EdgeResponseStatus \
+    properties.httpStatusCode http.response.status_code";
+const USER_AGENT: &str = "user-agent user_agent http_user_agent request.headers.User-Agent request_User-Agent cs(User-Agent) \
+    httpRequest.userAgent ClientRequestUserAgent properties.userAgent user_agent.original";
+const HOST: &str = "host http_host request.host authority server_name RequestHost x-host-header cs(Host) cs-host ClientRequestHost \
+    url.domain";
 /// How many fields of a line an error lists.
 const LISTED: usize = 30;
 
@@ -42,8 +42,9 @@ const LISTED: usize = 30;
 pub struct TimeField(Option<String>);
 
 impl TimeField {
-    /// The field with this name (or path, joined by dots). For `None`, the first one present of `time`, `timestamp`,
-    /// `@timestamp`, `ts`, `msec`, `time_iso8601`, `time_local`, `start_time` and `date`.
+    /// The field with this name (or path, joined by dots). For `None`, the first one present of `StartUTC`, `time`, `timestamp`,
+    /// `@timestamp`, `ts`, `msec`, `time_iso8601`, `time_local`, `start_time`, `EdgeStartTimestamp`, `requestTime`, `t` and
+    /// `date`; a `date` next to a `time` belongs to it, as in W3C logs.
     pub const fn new(name: Option<String>) -> Self {
         Self(name)
     }
@@ -52,10 +53,16 @@ impl TimeField {
         let (name, value) = match &self.0 {
             Some(name) => (name.as_str(), field(line, name)),
             None => TIME_FIELDS
-                .into_iter()
+                .split(' ')
                 .find_map(|name| line.get(name).map(|value| (name, Some(value))))
-                .unwrap_or((TIME_FIELDS[0], None)),
+                .unwrap_or(("time", None)),
         };
+        if let (None, "time", Some(Value::String(time)), Some(Value::String(date))) =
+            (&self.0, name, value, line.get("date"))
+            && let Some(time) = parse_rfc3339(format!("{date} {time}").as_bytes())
+        {
+            return Ok(time);
+        }
         let missing = || LineError::NoTime { name: name.to_owned(), has: list(line) };
         let time = match value.ok_or_else(missing)? {
             Value::String(text) => parse_rfc3339(text.as_bytes())
@@ -68,52 +75,67 @@ impl TimeField {
     }
 }
 
-/// The object of a line, and its time.
+/// The fields of a line, and its time.
 #[derive(Debug)]
-pub(super) struct JsonLine {
+pub(super) struct Record {
     fields: Map<String, Value>,
     time: u64,
 }
 
-impl JsonLine {
-    /// Parses a line.
+impl Record {
+    /// Parses a JSON object.
     ///
     /// # Errors
-    /// If the line is not a JSON object, or if its time is missing or invalid.
-    pub fn parse(line: &[u8], time: &TimeField) -> Result<Self, LineError> {
+    /// Here and below: if the line has another form, or if its time is missing or invalid.
+    pub fn json(line: &[u8], time: &TimeField) -> Result<Self, LineError> {
         let Ok(Value::Object(fields)) = serde_json::from_slice(line) else { return Err(LineError::NotJson) };
+        Self::new(fields, time)
+    }
+
+    /// Parses `name=value name="value with blanks"`.
+    pub fn logfmt(line: &[u8], time: &TimeField) -> Result<Self, LineError> {
+        Self::new(logfmt(line).ok_or(LineError::NotLogfmt)?, time)
+    }
+
+    /// Parses a line below a header.
+    pub fn columns(line: &[u8], header: &Header, time: &TimeField) -> Result<Self, LineError> {
+        let value =
+            |text: String| if text == "-" || text.is_empty() { Value::Null } else { Value::String(text) };
+        Self::new(header.fields(line)?.map(|(name, text)| (name.clone(), value(text))).collect(), time)
+    }
+
+    fn new(fields: Map<String, Value>, time: &TimeField) -> Result<Self, LineError> {
         let time = time.read(&fields)?;
         Ok(Self { fields, time })
     }
 }
 
-impl LogRequest for JsonLine {
+impl LogRequest for Record {
     fn time(&self) -> u64 {
         self.time
     }
 
     fn field(&self, wanted: &Field) -> Result<Cow<'_, [u8]>, LineError> {
-        let named;
         let names = match wanted {
-            Field::Ip => &IP[..],
-            Field::Path => &PATH,
-            Field::Method => &METHOD,
-            Field::Status => &STATUS,
-            Field::UserAgent => &USER_AGENT,
-            Field::Host => &HOST,
-            Field::Named(name) => {
-                named = [name.as_str()];
-                &named
-            }
+            Field::Ip => IP,
+            Field::Path => PATH,
+            Field::Method => METHOD,
+            Field::Status => STATUS,
+            Field::UserAgent => USER_AGENT,
+            Field::Host => HOST,
+            // A name of a field may have blanks; the others have none.
+            Field::Named(name) => name,
         };
-        let found = names.iter().find_map(|name| Some((*name, text(field(&self.fields, name)?)?)));
+        let value = |name| Some((name, text(field(&self.fields, name)?)?));
+        let found =
+            if matches!(wanted, Field::Named(_)) { value(names) } else { names.split(' ').find_map(value) };
         let missing = || LineError::NoField { name: wanted.name().to_owned(), has: list(&self.fields) };
         let (name, text) = found.ok_or_else(missing)?;
         // nginx' `request` is the whole request line. A path counts without its query.
         Ok(match wanted {
             Field::Method if name == "request" => part(&text, |text| split_request(text).0),
             Field::Path if name == "request" => part(&text, |text| split_request(text).1),
-            Field::Path => part(&text, without_query),
+            Field::Path => part(&text, |text| without_query(split_url(text).1)),
             _ => match text {
                 Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
                 Cow::Owned(text) => Cow::Owned(text.into_bytes()),
@@ -124,6 +146,41 @@ impl LogRequest for JsonLine {
 
 fn part(text: &str, of: impl Fn(&[u8]) -> &[u8]) -> Cow<'static, [u8]> {
     Cow::Owned(of(text.as_bytes()).to_vec())
+}
+
+/// The fields of a logfmt line; `None` for any other text.
+pub(super) fn logfmt(line: &[u8]) -> Option<Map<String, Value>> {
+    let mut fields = Map::new();
+    let mut rest = std::str::from_utf8(line).ok()?.trim();
+    while !rest.is_empty() {
+        let (name, behind) = rest.split_once('=')?;
+        if name.is_empty()
+            || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.@/-".contains(&byte))
+        {
+            return None;
+        }
+        let value;
+        (value, rest) = if let Some(quoted) = behind.strip_prefix('"') {
+            let mut escaped = false;
+            let end = quoted.bytes().position(|byte| {
+                let ends = byte == b'"' && !escaped;
+                escaped = byte == b'\\' && !escaped;
+                ends
+            })?;
+            // The escapes are those of JSON; other text stands for itself.
+            let text = serde_json::from_str(&behind[..end + 2]).unwrap_or_else(|_| quoted[..end].to_owned());
+            (text, &quoted[end + 1..])
+        } else {
+            let end = memchr(b' ', behind.as_bytes()).unwrap_or(behind.len());
+            (behind[..end].to_owned(), &behind[end..])
+        };
+        if !rest.is_empty() && !rest.starts_with(' ') {
+            return None;
+        }
+        rest = rest.trim_start();
+        fields.insert(name.to_owned(), Value::String(value));
+    }
+    (fields.len() > 1).then_some(fields)
 }
 
 /// The field with exactly this name, or the nested field at the path of names between the dots.
@@ -174,7 +231,7 @@ mod tests {
     fn read(line: &str, time: Option<&str>, by: &str) -> Result<(u64, String), LineError> {
         let by: By = by.parse().unwrap();
         let mut key = Vec::new();
-        let line = JsonLine::parse(line.as_bytes(), &TimeField::new(time.map(str::to_owned)))?;
+        let line = Record::json(line.as_bytes(), &TimeField::new(time.map(str::to_owned)))?;
         line.key(&by, &mut key)?;
         Ok((line.time(), by.label(&key)))
     }
