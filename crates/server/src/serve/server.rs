@@ -532,6 +532,7 @@ fn control_planes(
             stats: Arc::new(XdsStats::new(&source.origin)),
             service: Arc::clone(service),
             reload: reload.clone(),
+            merge_domains: options.envoy_modes.merge_domains,
         })
         .collect();
     metrics.add_xds(clients.iter().map(|client| Arc::clone(&client.stats)).collect());
