@@ -27,6 +27,13 @@ need() { # need COMMAND PACKAGE
     fi
 }
 
+# Debian has Python's venv in a package without a command.
+need_venv() {
+    python3 -c 'import ensurepip' 2>/dev/null && return
+    command -v apt-get >/dev/null || { echo "the tests need Python's venv with ensurepip" >&2; exit 1; }
+    DEBIAN_FRONTEND=noninteractive $([ "$(id -u)" = 0 ] || echo sudo) apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+}
+
 scratch=$(mktemp -d)
 passed=0
 failed=0
@@ -253,6 +260,15 @@ elif command -v go >/dev/null || [ -n "${TIDEGATE_RATELIMIT:-}" ]; then
     interop
 else
     skipped+=("the comparison with envoyproxy/ratelimit (no Go)")
+fi
+# The middleware to copy, with the real frameworks.
+if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
+    skipped+=("the middleware in clients/ (TIDEGATE_OFFLINE)")
+else
+    frameworks=(fastapi django express fastify)
+    if command -v go >/dev/null; then frameworks+=(go); else skipped+=("clients/nethttp.go (no Go)"); fi
+    need_venv
+    stage "the middleware in clients/" clients/test.py "${frameworks[@]}"
 fi
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ ! -d scripts/pages/node_modules ]; then
     skipped+=("the dashboard in a browser (TIDEGATE_OFFLINE)")

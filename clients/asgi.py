@@ -1,0 +1,40 @@
+"""Limits the requests of Starlette or FastAPI by a Tidegate server.
+
+app.add_middleware(Tidegate, limit="per-user", key=lambda request: request.client.host)
+"""
+import asyncio
+import logging
+import math
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+
+class Tidegate:
+    def __init__(self, app, limit, key, server="http://127.0.0.1:8080", timeout=0.1, fail_open=True, token=None):
+        self.app, self.limit, self.key, self.fail_open = app, limit, key, fail_open
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.client = httpx.AsyncClient(base_url=server, timeout=timeout, headers=headers)
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        try:
+            question = {"limit": self.limit, "key": self.key(Request(scope))}
+            answer = await self.client.post("/v1/acquire", json=question)
+            told = answer.json()
+            if answer.status_code not in (200, 429):
+                raise ValueError(told.get("detail"))
+        except (httpx.HTTPError, ValueError) as error:
+            logging.getLogger("tidegate").warning("no decision: %r", error)
+            told = {"allowed": self.fail_open}
+            denial = JSONResponse({"reason": "no decision"}, 503)
+        else:
+            wait = told.get("retry_after_ms")
+            headers = {} if wait is None else {"retry-after": str(math.ceil(wait / 1000))}
+            denial = JSONResponse({"reason": told.get("reason")}, 429, headers)
+        if not told["allowed"]:
+            return await denial(scope, receive, send)
+        await asyncio.sleep(told.get("delay_ms", 0) / 1000)
+        await self.app(scope, receive, send)

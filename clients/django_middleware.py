@@ -1,0 +1,46 @@
+"""Limits the requests of Django by a Tidegate server: MIDDLEWARE = ["django_middleware.tidegate", ...] and, in the settings,
+
+TIDEGATE = {"limit": "per-user", "key": lambda request: request.META["REMOTE_ADDR"]}  # server, timeout, fail_open, token
+"""
+import json
+import logging
+import math
+import time
+from urllib import error, request as web
+
+from django.conf import settings
+from django.http import JsonResponse
+
+
+def tidegate(get_response):
+    given = {"server": "http://127.0.0.1:8080", "timeout": 0.1, "fail_open": True, "token": None, **settings.TIDEGATE}
+    headers = {"content-type": "application/json"}
+    if given["token"]:
+        headers["authorization"] = f"Bearer {given['token']}"
+
+    def ask(key):
+        body = json.dumps({"limit": given["limit"], "key": key}).encode()
+        question = web.Request(given["server"] + "/v1/acquire", body, headers)
+        try:
+            with web.urlopen(question, timeout=given["timeout"]) as answer:
+                return json.load(answer)
+        except error.HTTPError as answer:
+            if answer.code != 429:
+                raise
+            return json.load(answer)
+
+    def middleware(request):
+        try:
+            told = ask(given["key"](request))
+        except (OSError, ValueError) as why:
+            logging.getLogger("tidegate").warning("no decision: %r", why)
+            return get_response(request) if given["fail_open"] else JsonResponse({"reason": "no decision"}, status=503)
+        if told["allowed"]:
+            time.sleep(told.get("delay_ms", 0) / 1000)
+            return get_response(request)
+        denial = JsonResponse({"reason": told.get("reason")}, status=429)
+        if told.get("retry_after_ms") is not None:
+            denial["Retry-After"] = math.ceil(told["retry_after_ms"] / 1000)
+        return denial
+
+    return middleware

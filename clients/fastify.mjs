@@ -1,0 +1,26 @@
+// Limits the requests of Fastify by a Tidegate server:
+//
+// app.addHook("onRequest", tidegate({ limit: "per-user", key: (request) => request.ip }));
+import { setTimeout as sleep } from "node:timers/promises";
+
+export function tidegate({ limit, key, server = "http://127.0.0.1:8080", timeout = 100, failOpen = true, token }) {
+  const headers = { "content-type": "application/json", ...(token && { authorization: `Bearer ${token}` }) };
+  return async (request, reply) => {
+    let told;
+    try {
+      const body = JSON.stringify({ limit, key: key(request) });
+      const signal = AbortSignal.timeout(timeout);
+      const answer = await fetch(`${server}/v1/acquire`, { method: "POST", headers, body, signal });
+      told = await answer.json();
+      if (![200, 429].includes(answer.status)) throw new Error(told.detail);
+    } catch (error) {
+      request.log.warn(`tidegate: no decision: ${error.message}`);
+      return failOpen ? undefined : reply.code(503).send({ reason: "no decision" });
+    }
+    if (!told.allowed) {
+      if (told.retry_after_ms != null) reply.header("Retry-After", Math.ceil(told.retry_after_ms / 1000));
+      return reply.code(429).send({ reason: told.reason });
+    }
+    if (told.delay_ms) await sleep(told.delay_ms);
+  };
+}

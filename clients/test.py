@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Runs each middleware with its real framework and a real server. Installs the frameworks into ~/.cache/tidegate/clients.
+
+test.py [NAME ...]     of fastapi, django, express, fastify and go
+
+TIDEGATE_PROGRAM=PROGRAM names the server (default: target/debug/tidegate)
+"""
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate/clients"
+PROGRAM = os.environ.get("TIDEGATE_PROGRAM", str(HERE.parent / "target/debug/tidegate"))
+PYTHON = CACHE / "venv/bin/python"
+RULES = """limits:
+  - {name: two, limit: 2/1h, algorithm: sliding-log, deny: [mallory]}
+  - {name: paced, limit: 2/1s, algorithm: leaky-bucket}
+"""
+# A program for each framework. The key is a header field, so that one client has several.
+APPS = {
+    "fastapi": ("app.py", """
+import os
+import uvicorn
+from fastapi import FastAPI
+from asgi import Tidegate
+app = FastAPI()
+@app.get("/")
+async def hello():
+    return "hello"
+app.add_middleware(Tidegate, limit=os.environ["LIMIT"], key=lambda request: request.headers["x-key"],
+    server=os.environ["SERVER"], fail_open=os.environ["OPEN"] == "1", timeout=float(os.environ["TIMEOUT"]))
+uvicorn.run(app, host="127.0.0.1", port=int(os.environ["PORT"]), log_level="warning")
+"""),
+    "django": ("app.py", """
+import os
+from wsgiref.simple_server import make_server
+import django
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.urls import path
+urlpatterns = [path("", lambda request: HttpResponse("hello"))]
+settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=["django_middleware.tidegate"], TIDEGATE={
+    "limit": os.environ["LIMIT"], "key": lambda request: request.headers["x-key"], "server": os.environ["SERVER"],
+    "fail_open": os.environ["OPEN"] == "1", "timeout": float(os.environ["TIMEOUT"])})
+make_server("127.0.0.1", int(os.environ["PORT"]), get_wsgi_application()).serve_forever()
+"""),
+    "express": ("app.mjs", """
+import express from "express";
+import { tidegate } from "./express.mjs";
+const { LIMIT: limit, SERVER: server, OPEN, PORT, TIMEOUT } = process.env;
+const app = express();
+const key = (request) => request.get("x-key");
+app.use(tidegate({ limit, server, key, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
+app.get("/", (request, response) => response.send("hello"));
+app.listen(Number(PORT), "127.0.0.1");
+"""),
+    "fastify": ("app.mjs", """
+import fastify from "fastify";
+import { tidegate } from "./fastify.mjs";
+const { LIMIT: limit, SERVER: server, OPEN, PORT, TIMEOUT } = process.env;
+const app = fastify();
+const key = (request) => request.headers["x-key"];
+app.addHook("onRequest", tidegate({ limit, server, key, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
+app.get("/", async () => "hello");
+await app.listen({ port: Number(PORT), host: "127.0.0.1" });
+"""),
+    "go": ("main.go", """
+package main
+
+import (
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"clients/tidegate"
+)
+
+func main() {
+	seconds, _ := strconv.ParseFloat(os.Getenv("TIMEOUT"), 64)
+	limit := tidegate.Limit{
+		Server: os.Getenv("SERVER"), Name: os.Getenv("LIMIT"), FailOpen: os.Getenv("OPEN") == "1",
+		Key:     func(r *http.Request) string { return r.Header.Get("x-key") },
+		Timeout: time.Duration(seconds * float64(time.Second)),
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("hello")) })
+	http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), limit.Wrap(hello))
+}
+"""),
+}
+
+
+def install(names):
+    if {"fastapi", "django"} & set(names) and not (CACHE / "venv/.done").exists():
+        subprocess.run([sys.executable, "-m", "venv", CACHE / "venv"], check=True)
+        packages = ["fastapi==0.115.*", "uvicorn==0.34.*", "httpx==0.28.*", "django==5.1.*"]
+        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *packages], check=True)
+        (CACHE / "venv/.done").touch()
+    if {"express", "fastify"} & set(names) and not (CACHE / "node/.done").exists():
+        (CACHE / "node").mkdir(parents=True, exist_ok=True)
+        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "express@5", "fastify@5"]
+        subprocess.run(command, cwd=CACHE / "node", check=True)
+        (CACHE / "node/.done").touch()
+
+
+def command(name, place):
+    """Writes the program of a framework to a directory. Returns the command that runs it."""
+    file, text = APPS[name]
+    (place / file).write_text(text)
+    if name == "go":
+        (place / "tidegate").mkdir()
+        shutil.copy(HERE / "nethttp.go", place / "tidegate")
+        (place / "go.mod").write_text("module clients\n\ngo 1.21\n")
+        subprocess.run(["go", "build", "-o", "app", "."], cwd=place, check=True)
+        return [place / "app"]
+    for middleware in [*HERE.glob("*.mjs"), *HERE.glob("*.py")]:
+        shutil.copy(middleware, place)
+    if file.endswith(".py"):
+        return [PYTHON, file]
+    if not (place / "node_modules").exists():
+        (place / "node_modules").symlink_to(CACHE / "node/node_modules")
+    return ["node", file]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Running:
+    """A process that listens on a port."""
+
+    def __init__(self, port, arguments, **more):
+        self.port = port
+        self.child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
+        until = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return
+            except OSError:
+                assert self.child.poll() is None and time.monotonic() < until, f"{arguments} does not listen"
+                time.sleep(0.05)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.child.kill()
+        self.child.wait()
+
+    def get(self, key):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("GET", "/", headers={"x-key": key})
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        reason = json.loads(body).get("reason") if answer.status != 200 else None
+        return answer.status, reason, answer.getheader("Retry-After")
+
+
+def check(name, place, server, closed, silent):
+    run = command(name, place)
+
+    def app(address, is_open=True, limit="two", timeout=10):
+        port = free_port()
+        variables = {"SERVER": f"http://127.0.0.1:{address}", "LIMIT": limit, "PORT": str(port), "TIMEOUT": str(timeout)}
+        return Running(port, run, cwd=place, env={**os.environ, **variables, "OPEN": str(int(is_open))})
+
+    with app(server) as limited:
+        key = f"{name}-alice"
+        assert [limited.get(key)[0] for _ in range(2)] == [200, 200]
+        status, reason, after = limited.get(key)
+        assert (status, reason) == (429, "quota") and 3_000 < int(after) <= 3_600, (status, reason, after)
+        assert limited.get(f"{name}-bob")[0] == 200
+        assert limited.get("mallory") == (429, "deny-listed", None), limited.get("mallory")
+    with app(server, limit="paced") as paced:
+        began = time.monotonic()
+        assert [paced.get(name)[0] for _ in range(3)] == [200, 200, 200]
+        assert time.monotonic() - began >= 0.9, "the delay of a leaky bucket is waited for"
+    for is_open, expected in [(True, (200, None, None)), (False, (503, "no decision", None))]:
+        for address, limit, timeout in [(closed, "two", 10), (silent, "two", 0.1), (server, "unknown", 10)]:
+            with app(address, is_open, limit, timeout) as failing:
+                assert failing.get("alice") == expected, (is_open, address, limit, failing.get("alice"))
+
+
+def main():
+    names = sys.argv[1:] or list(APPS)
+    install(names)
+    with tempfile.TemporaryDirectory() as scratch, socket.socket() as silent:
+        scratch = pathlib.Path(scratch)
+        (scratch / "rules.yaml").write_text(RULES)
+        # It accepts connections, and never answers.
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = free_port()
+        arguments = ["serve", "--http", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0", "--resp", "off"]
+        with Running(port, [PROGRAM, *arguments, "--rules", scratch / "rules.yaml"]):
+            for name in names:
+                place = scratch / name
+                place.mkdir()
+                check(name, place, port, free_port(), silent.getsockname()[1])
+                print(f"{name}: as it should")
+
+
+main()
