@@ -218,6 +218,7 @@ fn haproxy_hardly_waits_for_a_tidegate_that_is_stopped() {
     let haproxy = Haproxy::before(&address, "haproxy-stopped", None, "");
     eventually("it is asked", || haproxy.get("").contains("\r\nratelimit: "));
     server.signal("STOP");
+    #[allow(clippy::disallowed_methods, reason = "HAProxy's deadline is by the real clock")]
     let waits = (0..300).map(|_| {
         let asked = Instant::now();
         let answer = haproxy.get("");
