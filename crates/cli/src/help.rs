@@ -33,6 +33,8 @@ const GROUPS: [(&str, &[&str]); 11] = [
             "envoy-consume",
             "envoy-headers",
             "envoy-header-names",
+            "envoy-merge-domains",
+            "envoy-near-limit",
             "envoy-shadow",
             "envoy-quota",
         ],

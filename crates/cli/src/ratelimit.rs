@@ -11,9 +11,7 @@ use std::{env, ffi::OsString, path::Path};
 pub struct Args {}
 
 /// Variables without an effect, and what to use instead.
-const WITHOUT_EFFECT: [(&str, &str); 8] = [
-    ("MERGE_DOMAIN_CONFIG", "put all rules of a domain into one file or resource"),
-    ("NEAR_LIMIT_RATIO", "see the metric tidegate_decisions"),
+const WITHOUT_EFFECT: [(&str, &str); 6] = [
     ("REDIS_PERSECOND", "all limits are in one store"),
     ("GRPC_MAX_CONNECTION_AGE", "--max-connections closes idle connections"),
     ("GRPC_CLIENT_TLS_SAN", "name the clients' certificates in TIDEGATE_ACCESS"),
@@ -101,7 +99,14 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         ];
         give("envoy-header-names", names.join(","));
     }
-    for (name, option) in [("SHADOW_MODE", "--envoy-shadow"), ("QUOTA_MODE", "--envoy-quota")] {
+    if let Some(part) = variable("NEAR_LIMIT_RATIO") {
+        give("envoy-near-limit", part);
+    }
+    for (name, option) in [
+        ("MERGE_DOMAIN_CONFIG", "--envoy-merge-domains"),
+        ("SHADOW_MODE", "--envoy-shadow"),
+        ("QUOTA_MODE", "--envoy-quota"),
+    ] {
         if is_on(name) {
             options.push(option.to_owned());
         }
@@ -276,6 +281,8 @@ mod tests {
             options.split_once("/current/config").unwrap().1.trim().to_owned()
         };
         assert_eq!(given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]), "--envoy-shadow --envoy-quota");
+        let counting = [("MERGE_DOMAIN_CONFIG", "true"), ("NEAR_LIMIT_RATIO", "0.9")];
+        assert_eq!(given(&counting), "--envoy-near-limit 0.9 --envoy-merge-domains");
         assert_eq!(given(&[("SHADOW_MODE", "false"), ("LIMIT_LIMIT_HEADER", "x-limit")]), "");
         let headers = ("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
         assert_eq!(
@@ -289,10 +296,9 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
         let (_, ignored) =
-            of(&[("MERGE_DOMAIN_CONFIG", "true"), ("USE_STATSD", "false"), ("NEAR_LIMIT_RATIO", "0.9")])
-                .unwrap();
+            of(&[("REDIS_PERSECOND", "true"), ("USE_STATSD", "false"), ("TRACING_ENABLED", "1")]).unwrap();
         assert_eq!(ignored.len(), 2);
-        assert!(ignored[0].starts_with("MERGE_DOMAIN_CONFIG (put all rules"), "{ignored:?}");
+        assert!(ignored[0].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
         for (variables, says) in [
             (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
             (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),

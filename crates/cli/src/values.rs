@@ -18,6 +18,8 @@ pub enum ValueError {
     Bytes,
     #[error("write three names of header fields, as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")]
     HeaderNames,
+    #[error("write a number from 0 to 1, as in 0.8")]
+    Part,
     #[error("give at least {0} bytes")]
     AtLeast(u64),
 }
@@ -59,6 +61,13 @@ pub fn bytes(text: &str) -> Result<u64, ValueError> {
     parse_bytes(text).ok_or(ValueError::Bytes)
 }
 
+/// A part of a whole.
+pub fn part(text: &str) -> Result<f32, ValueError> {
+    let part = text.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+    part.ok_or(ValueError::Part)
+}
+
+/// Parses the names of header fields.
 pub fn header_names(text: &str) -> Result<AnswerFields, ValueError> {
     AnswerFields::named(text.split(',')).ok_or(ValueError::HeaderNames)
 }

@@ -201,7 +201,6 @@ fn descriptors(pid: u32) -> usize {
 }
 
 /// Whether a gRPC listener greets a new connection.
-#[cfg(target_os = "linux")]
 fn greets(address: &str) -> bool {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -300,6 +299,85 @@ fn connections_that_are_all_in_use_are_reported_once_a_minute() {
         "{lines:?}"
     );
     drop(idle);
+}
+
+#[test]
+#[cfg(feature = "grpc")]
+fn hostile_traffic_on_every_listener_logs_at_most_a_hundred_lines() {
+    let directory = scratch("hostile");
+    let file = |name: &str, text: &str| {
+        let path = directory.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let digest = "0".repeat(64);
+    let access = file(
+        "access.yaml",
+        &format!("access: [{{name: a, roles: [decide], tokens: ['sha256:{digest}']}}]\n"),
+    );
+    let envoy = file(
+        "envoy.yaml",
+        "domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 9}}]\n",
+    );
+    let sentinel =
+        r#"[{"resource":"r","count":9,"clusterMode":true,"clusterConfig":{"flowId":1,"thresholdType":1}}]"#;
+    let sentinel = file("sentinel.json", sentinel);
+    let free = "127.0.0.1:0";
+    let server = Serving::with(&[
+        "--access",
+        &access,
+        "--grpc",
+        free,
+        "--envoy-config",
+        &envoy,
+        "--spoe",
+        free,
+        "--sentinel-token",
+        free,
+        "--sentinel-rules",
+        &sentinel,
+    ]);
+    let address = |name: &str| {
+        let line = server.told.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap();
+        line.trim().split(',').next().unwrap().to_owned()
+    };
+    let listeners = [
+        server.http.clone(),
+        server.resp.clone(),
+        server.admin.clone(),
+        address("gRPC"),
+        address("SPOE"),
+        address("tokens"),
+    ];
+    let greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let frames = |frame: &[u8]| [greeting, &*frame.repeat(2_000)].concat();
+    let wrong_token =
+        "POST /v1/acquire HTTP/1.1\r\nhost: a\r\nauthorization: Bearer wrong\r\ncontent-length: 2\r\n\r\n{}";
+    let attacks = [
+        b"\xff".repeat(4_000),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        b"*1\r\n$99999999999\r\n".to_vec(),
+        b"AUTH a wrong\r\n".to_vec(),
+        wrong_token.into(),
+        // PING, its acknowledgement, which nobody asked for, and a stream that is reset before it begins.
+        frames(b"\0\0\x08\x06\0\0\0\0\0abcdefgh"),
+        frames(b"\0\0\x08\x06\x01\0\0\0\0abcdefgh"),
+        frames(b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08"),
+    ];
+    for listener in &listeners {
+        for attack in &attacks {
+            for _ in 0..60 {
+                let mut stream = TcpStream::connect(listener).unwrap();
+                // The server may end the connection before it has read everything.
+                let _ = stream.write_all(attack);
+            }
+        }
+    }
+    assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
+    assert!(greets(&listeners[3]));
+    server.signal("TERM");
+    let lines: Vec<String> = server.log.iter().collect();
+    assert!((1..=100).contains(&lines.len()), "{} lines: {:?}", lines.len(), &lines[..lines.len().min(200)]);
 }
 
 #[test]

@@ -35,11 +35,12 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
         ("GRPC_SERVER_TLS_KEY", &key),
         ("LOG_LEVEL", "info"),
         ("NEAR_LIMIT_RATIO", "0.9"),
+        ("TRACING_ENABLED", "true"),
     ];
     let mut command = Command::new(&program);
     command.envs(variables);
     let server = Serving::run(&mut command);
-    assert!(server.logs("without effect").contains("NEAR_LIMIT_RATIO (see the metric"));
+    assert!(server.logs("without effect").contains("TRACING_ENABLED (TIDEGATE_OTLP"));
     // The probe of a Deployment is plain HTTP, while gRPC has TLS.
     assert!(server.told.contains("http://127.0.0.1") && !server.told.contains("https://"), "{}", server.told);
     assert!(request(&server.http, "GET", "/healthcheck", "").starts_with("HTTP/1.1 200"));

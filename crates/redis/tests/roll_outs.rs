@@ -3,20 +3,26 @@
 
 use std::time::Duration;
 
-use tidegate_core::Policy;
-use tidegate_redis::{Mode, OnError, Part, SharedLimit, Source, Store};
-use tidegate_redis_servers::{PATIENCE, Server, eventually};
+use tidegate_core::{Policy, algorithm::Concurrency};
+use tidegate_redis::{Corrected, Correction, Mode, OnError, Part, Reserved, SharedLimit, Source, Store};
+use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
 
 /// A rule: the mode and the policy.
 type Rule = (Mode, &'static str);
 
-fn node(server: &Server, name: &str, (mode, policy): Rule, announced: bool) -> SharedLimit {
-    let address = server.address().parse().expect("the address is well formed");
+fn node(address: &str, name: &str, (mode, policy): Rule, announced: bool) -> SharedLimit {
+    of(address, name, (mode, policy.parse().expect("the policy is well formed")), announced)
+}
+
+fn of(address: &str, name: &str, (mode, policy): (Mode, Policy), announced: bool) -> SharedLimit {
+    let address = address.parse().expect("the address is well formed");
     let store = Store::named(address, "tidegate", name).expect("the prefix is a word");
-    let policy: Policy = policy.parse().expect("the policy is well formed");
     let limit = store.limit("x", policy).mode(mode).on_error(OnError::Closed).deadline(PATIENCE);
     limit.announced(announced).build().expect("the policy can be shared")
 }
+
+/// With a hash tag and without.
+const KEYS: [&str; 4] = ["{hot}", "hot", "cold", "lukewarm"];
 
 /// How many of `most` requests are admitted, each alone or in batches.
 async fn admitted(limit: &SharedLimit, most: usize, in_batches: bool) -> usize {
@@ -40,11 +46,15 @@ async fn admitted(limit: &SharedLimit, most: usize, in_batches: bool) -> usize {
 /// How much three nodes admit together while the rule changes: one with the former rule, two with the new one.
 async fn in_all(former: Rule, new: Rule, announced: bool) -> usize {
     let server = Server::start(&[]);
-    let one = node(&server, "one", former, announced);
+    in_all_at(&server.address(), former, new, announced).await
+}
+
+async fn in_all_at(address: &str, former: Rule, new: Rule, announced: bool) -> usize {
+    let one = node(address, "one", former, announced);
     let mut all = admitted(&one, 60, false).await;
-    let two = node(&server, "two", new, announced);
+    let two = node(address, "two", new, announced);
     all += admitted(&two, 20, true).await;
-    let three = node(&server, "three", new, announced);
+    let three = node(address, "three", new, announced);
     all += admitted(&three, 200, true).await;
     all += admitted(&two, 200, false).await;
     all += admitted(&one, 200, true).await;
@@ -72,19 +82,86 @@ async fn a_roll_out_of_another_window_algorithm_or_mode_is_never_over() {
         // One unit of an hour's 100 refills in 36 seconds.
         assert!((least..=101).contains(&all), "{former:?} to {new:?}: {all}");
     }
+}
+
+/// An override of one key in a rules file is such a limit: there may be a million of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_that_are_not_announced_admit_the_larger_of_one_form_and_the_sum_of_two() {
+    let exact = |policy| (Mode::Exact, policy);
+    let all = in_all(exact("100/1h"), exact("150/1h"), false).await;
+    assert_eq!(all, 150, "the window and the algorithm stay, so the key does");
+    let all = in_all(exact("100/1h"), exact("100/2h"), false).await;
+    assert_eq!(all, 200, "each rule admits its own limit, and no more");
+}
+
+/// Permits are not announced either: nobody knows who holds those of another form.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_admit_the_larger_limit_and_what_another_algorithm_admits_on_top() {
+    let permits = |limit, hours| -> Policy {
+        let policy = Concurrency::new(limit).hold(Duration::from_hours(hours)).expect("the hold is short");
+        policy.into()
+    };
+    for (new, sum) in [(permits(150, 2), 150), ("100/1h".parse().expect("it is well formed"), 200)] {
+        let server = Server::start(&[]);
+        let one = of(&server.address(), "one", (Mode::Exact, permits(100, 1)), true);
+        let two = of(&server.address(), "two", (Mode::Exact, new), true);
+        let mut all = admitted(&one, 60, false).await + admitted(&two, 200, false).await;
+        all += admitted(&one, 200, true).await + admitted(&two, 200, true).await;
+        assert_eq!(all, sum, "{new:?}");
+    }
+}
+
+/// A cluster decides on the keys of two rules in one step only if they have a hash tag.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_roll_out_in_a_cluster_is_never_over_with_a_hash_tag_and_without() {
+    let cluster = Cluster::start(3);
+    let address = format!("redis+cluster://{}", cluster.addresses().join(","));
     let (former, new, _) = CHANGES[0];
-    assert!(
-        in_all(former, new, false).await > 150,
-        "without the announcement each rule admits its own limit"
-    );
+    for key in KEYS {
+        let one = node(&address, "one", former, true);
+        let two = node(&address, "two", new, true);
+        let three = node(&address, "three", new, true);
+        let mut all = 7;
+        assert!(two.charge(key, 7).await.is_allowed());
+        for limit in [&one, &two, &three, &two, &one] {
+            for _ in 0..50 {
+                all += usize::from(limit.acquire(key, 1).await.is_allowed());
+            }
+        }
+        assert!((95..=100).contains(&all), "{key}: {all}");
+        assert!(three.peek(key, 1).await.is_denied());
+        // What the new rule denied came back to the former one's key.
+        assert_eq!(one.peek(key, 0).await.decision.remaining(), 100 - all as u64, "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reservations_follow_both_rules() {
+    let server = Server::start(&[]);
+    let one = node(&server.address(), "one", CHANGES[0].0, true);
+    assert_eq!(admitted(&one, 60, false).await, 60);
+    let two = node(&server.address(), "two", CHANGES[0].1, true);
+    let reserve = async |random, cost| {
+        let part = (Part { limit: &two, key: b"hot", cost }, false);
+        let told = two.store().reserve(random, &[part], b"text", Duration::from_hours(1), 10).await;
+        let Ok(Reserved::Decided(id, decisions)) = told else { panic!("{told:?}") };
+        (id, decisions[0])
+    };
+    assert!(reserve(1, 41).await.1.is_denied(), "the former rule has 40 left");
+    let (id, decision) = reserve(2, 40).await;
+    assert!(decision.is_allowed());
+    assert!(one.acquire("hot", 1).await.is_denied());
+    let correction = Correction { at: 0, limit: &two, key: b"hot", actual: 10 };
+    assert_eq!(two.store().settle(id, &[correction]).await, Ok(Corrected::Now(vec![40])));
+    assert!(one.acquire("hot", 1).await.is_denied(), "the former rule keeps the estimate");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn charges_looks_and_joint_decisions_follow_both_rules() {
     let server = Server::start(&[]);
-    let one = node(&server, "one", (Mode::Exact, "100/1h"), true);
+    let one = node(&server.address(), "one", (Mode::Exact, "100/1h"), true);
     assert_eq!(admitted(&one, 50, false).await, 50);
-    let two = node(&server, "two", (Mode::Exact, "sliding-log 100/1h"), true);
+    let two = node(&server.address(), "two", (Mode::Exact, "sliding-log 100/1h"), true);
     assert!(two.charge("hot", 40).await.is_allowed());
     assert_eq!(one.peek("hot", 0).await.decision.remaining(), 10, "the former rule counts the charge");
     assert!(two.peek("hot", 11).await.is_denied() && two.peek("hot", 10).await.is_allowed());
@@ -105,9 +182,9 @@ async fn charges_looks_and_joint_decisions_follow_both_rules() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_know_each_others_rules_and_the_former_one_ends() {
     let server = Server::start(&[]);
-    let one = node(&server, "one", (Mode::Exact, "sliding-log 5/1h"), true);
+    let one = node(&server.address(), "one", (Mode::Exact, "sliding-log 5/1h"), true);
     assert_eq!(admitted(&one, 10, false).await, 5);
-    let two = node(&server, "two", (Mode::Exact, "5/1s"), true);
+    let two = node(&server.address(), "two", (Mode::Exact, "5/1s"), true);
     assert!(two.acquire("hot", 1).await.is_denied());
     let differing = |limit: &SharedLimit| limit.store().differing_rules();
     eventually("both know", || differing(&one).len() + differing(&two).len() == 2);

@@ -49,11 +49,6 @@ mod serve;
 
 pub use control::flow::PushError;
 pub use decide::{counts, limits, observers::DecisionObservers, reservations, service, shared, throttle};
-#[cfg(feature = "grpc")]
-#[doc(hidden)]
-pub use edges::grpc::InProcess;
-#[doc(hidden)]
-pub use edges::spoe;
 pub use edges::{http, resp};
 pub use listen::{
     access,

@@ -487,6 +487,14 @@ fn a_check_by_a_proxy_gets_200_or_429_with_the_header_fields() {
     assert_eq!(server.get("/v1/check/everyone").status, 200, "a global limit needs no key");
     assert_eq!(server.get("/v1/check/per-user").status, 400);
     assert_eq!(server.get("/v1/check/unknown?key=a").status, 404);
+    // For nginx a denial must be 403, and a mistake of the operator must not stop its requests.
+    let denied = server.get("/v1/check/per-user?key=alice&denied=403&errors=admit");
+    assert!(denied.status == 403 && denied.header("retry-after").is_some(), "{denied:?}");
+    for path in ["per-user?errors=admit", "unknown?key=a&errors=admit", "per-user?key=a&errors=admit&cost=x"]
+    {
+        assert_eq!(server.get(&format!("/v1/check/{path}")).status, 204, "{path}");
+    }
+    assert_eq!(server.get("/v1/check/per-user?errors=deny").status, 400);
 }
 
 #[test]

@@ -6,20 +6,37 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
     sync::{
-        Arc, LazyLock,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
+use bytes::Bytes;
+use h2::client::SendRequest;
 use socket2::{Domain, Socket, Type};
 use tidegate_core::{ManualClock, Nanos};
 use tidegate_server::{Options, Server};
-use tokio::{runtime::Runtime, sync::mpsc};
+use tokio::{net, runtime::Runtime, sync::mpsc};
 
-pub const RULES: &str =
-    "limits:\n  - {name: a, limit: 1000000/1h}\n  - {name: g, limit: 9/1h, global: true}\n";
-const ENVOY: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 4}}]\n";
+pub const RULES: &str = "limits:
+  - {name: a, limit: 1000000/1h}
+  - {name: g, limit: 9/1h, global: true}
+  - {name: k, limit: 3/1m}
+  - {name: two, limit: 2/1h, algorithm: sliding-log, global: true}
+";
+const ENVOY: &str = "
+domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: second, requests_per_unit: 4, name: n}}
+  - {key: k, value: u, metadata: {a: b}, rate_limit: {unlimited: true}, descriptors: [{key: k, rate_limit: {unit: year}}]}
+  - {key: k, value: h, rate_limit: {unit: hour, requests_per_unit: 9}, descriptors: [{key: l, rate_limit: {unit: day, requests_per_unit: 5}}]}
+  - {key: r, rate_limit: {unit: day, requests_per_unit: 9, replaces: [{name: n}]}}
+  - {key: s, value: x*, share_threshold: true, detailed_metric: true, rate_limit: {unit: week, requests_per_unit: 2}}
+  - {key: q, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: h, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 0, algorithm: sliding-log}}
+  - {key: u, rate_limit: {unlimited: true}}
+";
 const SENTINEL: &str = r#"[{"resource":"r","grade":1,"count":1000000,"clusterMode":true,
     "clusterConfig":{"flowId":1,"thresholdType":1}}]"#;
 /// How long an answer may take before it counts as a hang.
@@ -32,7 +49,11 @@ pub struct Serving {
     pub admin: SocketAddr,
     pub grpc: SocketAddr,
     pub sentinel: SocketAddr,
-    _runtime: Runtime,
+    pub spoe: SocketAddr,
+    clock: Arc<ManualClock>,
+    /// The connection to the gRPC listener that the last call left open.
+    grpc_client: Mutex<Option<SendRequest<Bytes>>>,
+    runtime: Runtime,
     _orders: mpsc::Sender<tidegate_server::Order>,
 }
 
@@ -51,6 +72,7 @@ impl Serving {
             sentinel_rules: Some(file("sentinel.json", SENTINEL)),
             grpc: Some("127.0.0.1:0".to_owned()),
             sentinel: Some("127.0.0.1:0".to_owned()),
+            spoe: Some("127.0.0.1:0".to_owned()),
             resp: None,
             trace_keys: Some("100%".parse().expect("a share")),
             trace_memory: 1 << 20,
@@ -61,14 +83,78 @@ impl Serving {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_049_600)));
-        let server = runtime.block_on(Server::start_on(options, clock)).expect("a server");
+        let its = Arc::<ManualClock>::clone(&clock);
+        let server = runtime.block_on(Server::start_on(options, its)).expect("a server");
         let address = |address: Option<SocketAddr>| address.expect("it listens");
         let [http, admin] = [server.address("http"), server.address("admin")].map(address);
         let [grpc, sentinel] = [server.address("grpc"), server.address("sentinel-token")].map(address);
+        let spoe = address(server.address("spoe"));
         let (orders, receiver) = mpsc::channel(1);
         runtime.spawn(server.run(receiver));
-        Self { http, admin, grpc, sentinel, _runtime: runtime, _orders: orders }
+        let grpc_client = Mutex::default();
+        Self { http, admin, grpc, sentinel, spoe, clock, grpc_client, runtime, _orders: orders }
     }
+
+    /// Moves the server's clock on.
+    pub fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+
+    /// Calls this path of the gRPC listener with these messages. Returns the gRPC status and the bytes of the answer.
+    pub fn call<'m>(&self, path: &str, messages: impl IntoIterator<Item = &'m [u8]>) -> (i32, Vec<u8>) {
+        let mut body = Vec::new();
+        for message in messages {
+            body.push(0);
+            body.extend((message.len() as u32).to_be_bytes());
+            body.extend(message);
+        }
+        let body = Bytes::from(body);
+        let mut client = self.grpc_client.lock().expect("no panic");
+        self.runtime.block_on(async {
+            // The server may have ended the connection that is open.
+            if let Some(open) = client.take()
+                && let Ok((answer, again)) = call(open, path, body.clone()).await
+            {
+                *client = Some(again);
+                return answer;
+            }
+            let stream = net::TcpStream::connect(self.grpc).await.expect("the server accepts");
+            let (open, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+            tokio::spawn(connection);
+            let (answer, again) = call(open, path, body).await.expect("an answer");
+            *client = Some(again);
+            answer
+        })
+    }
+}
+
+/// One call. Returns the gRPC status, the bytes of the answer, and the connection.
+async fn call(
+    client: SendRequest<Bytes>,
+    path: &str,
+    body: Bytes,
+) -> Result<((i32, Vec<u8>), SendRequest<Bytes>), h2::Error> {
+    let mut client = client.ready().await?;
+    let request = http::Request::post(format!("http://localhost{path}"));
+    let request = request.header("content-type", "application/grpc").header("te", "trailers");
+    let (answer, mut sends) = client.send_request(request.body(()).expect("a path"), false)?;
+    // The server may answer before it has read everything.
+    let _ = sends.send_data(body, true);
+    let read = async {
+        let (head, mut body) = answer.await?.into_parts();
+        let mut bytes = Vec::new();
+        while let Some(piece) = body.data().await {
+            let piece = piece?;
+            body.flow_control().release_capacity(piece.len())?;
+            bytes.extend_from_slice(&piece);
+        }
+        let trailers = body.trailers().await?;
+        let status = trailers.as_ref().unwrap_or(&head.headers).get("grpc-status");
+        let status = status.and_then(|status| status.to_str().ok()?.parse().ok());
+        Ok((status.expect("every answer has a status"), bytes))
+    };
+    let answer = tokio::time::timeout(PATIENCE, read).await.expect("the call ends")?;
+    Ok((answer, client))
 }
 
 /// Sends these bytes on a new connection and then the end. Returns what the server sent until it ended the connection.

@@ -23,7 +23,7 @@ use tidegate_server::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::values::{ValueError, bytes, header_names, positive};
+use crate::values::{ValueError, bytes, header_names, part, positive};
 
 /// The default maximum number of keys of a limit.
 pub const MAX_KEYS: u32 = 1 << 20;
@@ -111,6 +111,12 @@ pub struct Args {
     /// RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset.
     #[arg(long, value_name = "LIMIT,REMAINING,RESET", env = "TIDEGATE_ENVOY_HEADER_NAMES", value_parser = header_names, conflicts_with = "envoy_headers")]
     envoy_header_names: Option<AnswerFields>,
+    /// Let several files of --envoy-config, or resources of control planes, have descriptors of one domain
+    #[arg(long, env = "TIDEGATE_ENVOY_MERGE_DOMAINS")]
+    envoy_merge_domains: bool,
+    /// Count an admitted hit of Envoy as near its limit beyond this part of it
+    #[arg(long, value_name = "PART", env = "TIDEGATE_ENVOY_NEAR_LIMIT", default_value = "0.8", value_parser = part)]
+    envoy_near_limit: f32,
     /// Admit every request of Envoy; descriptors still say what is over its limit, and metrics count it
     #[arg(long, env = "TIDEGATE_ENVOY_SHADOW")]
     envoy_shadow: bool,
@@ -494,7 +500,12 @@ impl Args {
                 (None, true) => AnswerFields::RateLimit,
                 (None, false) => AnswerFields::None,
             },
-            envoy_modes: Modes { shadow: self.envoy_shadow, quota: self.envoy_quota },
+            envoy_modes: Modes {
+                merge_domains: self.envoy_merge_domains,
+                near_limit: self.envoy_near_limit,
+                shadow: self.envoy_shadow,
+                quota: self.envoy_quota,
+            },
             vendor_headers: self.vendor_headers,
             rules: self.rules.clone(),
             rules_writable: self.rules_writable,

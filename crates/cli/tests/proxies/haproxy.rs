@@ -5,6 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::Path,
     process::{Child, Command},
+    time::{Duration, Instant},
 };
 
 use tidegate_redis_servers::{eventually, free_port};
@@ -197,4 +198,36 @@ fn haproxy_continues_without_tidegate_and_asks_again_when_it_is_back() {
     server.signal("TERM");
     assert_eq!(server.ended(), Some(0), "it ends while HAProxy keeps its connections");
     assert!(haproxy.get("").starts_with("http/1.1 200 "));
+}
+
+#[test]
+fn haproxy_as_packaged_limits_by_the_rules_that_the_packages_install() {
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/rules.yaml");
+    let server = Serving::with(&["--rules", rules.to_str().unwrap(), "--spoe", "127.0.0.1:0"]);
+    let haproxy = Haproxy::before(&spoe(&server), "haproxy-packaged", None, "");
+    eventually("it is asked", || haproxy.get("").contains("\r\nratelimit: "));
+    let denied = (0..150).filter(|_| haproxy.get("").starts_with("http/1.1 429 ")).count();
+    assert_eq!(metric(&server, "tidegate_spoe_requests_total{outcome=\"denied\"}"), denied as u64);
+    assert!((50..60).contains(&denied), "{denied} of 150 and a few before");
+}
+
+/// Its connections stay open, and it answers nothing: the health checks find out.
+#[test]
+fn haproxy_hardly_waits_for_a_tidegate_that_is_stopped() {
+    let (server, address) = serving_haproxy("haproxy-stopped-rules", "127.0.0.1:0");
+    let haproxy = Haproxy::before(&address, "haproxy-stopped", None, "");
+    eventually("it is asked", || haproxy.get("").contains("\r\nratelimit: "));
+    server.signal("STOP");
+    #[allow(clippy::disallowed_methods, reason = "HAProxy's deadline is by the real clock")]
+    let waits = (0..300).map(|_| {
+        let asked = Instant::now();
+        let answer = haproxy.get("");
+        assert!(answer.starts_with("http/1.1 200 ") || answer.starts_with("http/1.1 429 "), "{answer}");
+        asked.elapsed()
+    });
+    let waited = waits.filter(|wait| *wait >= Duration::from_millis(95)).count();
+    server.signal("CONT");
+    // A check every 500 ms, and 200 ms until it fails: about seven requests one after another.
+    assert!((1..=30).contains(&waited), "{waited} of 300 waited for the whole deadline");
+    eventually("it is asked again", || haproxy.get("").contains("\r\nratelimit: "));
 }

@@ -3,14 +3,14 @@
 use std::{
     fs,
     net::{TcpListener, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use tidegate_redis_servers::{eventually, free_port};
 
 use crate::{
-    get,
+    Client, get,
     program::{Serving, scratch},
 };
 
@@ -18,17 +18,20 @@ use crate::{
 struct Nginx {
     child: Child,
     port: u16,
+    error_log: PathBuf,
 }
 
 impl Nginx {
     /// The packaged configuration with other addresses, in front of a backend that answers every request with its connection.
     fn before(tidegate: &str, name: &str) -> Self {
         let directory = scratch(name);
-        let [port, backend] = [free_port(), free_port()];
+        let [port, backend, instead] = [free_port(), free_port(), free_port()];
         let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/nginx/tidegate.conf");
         let mut site = fs::read_to_string(packaged).unwrap();
         for (from, to) in [
-            ("server 127.0.0.1:8080;", format!("server {tidegate};")),
+            ("server 127.0.0.1:8080 ", format!("server {tidegate} ")),
+            ("server 127.0.0.1:8079 ", format!("server 127.0.0.1:{instead} ")),
+            ("listen 127.0.0.1:8079;", format!("listen 127.0.0.1:{instead};")),
             ("server 127.0.0.1:9000;", format!("server 127.0.0.1:{backend};")),
             ("listen 80;", format!("listen 127.0.0.1:{port};")),
         ] {
@@ -45,6 +48,7 @@ impl Nginx {
              http {{ access_log off; {temporary} {site}
              server {{ listen 127.0.0.1:{backend};
                  location /broken {{ return 500 \"backend is broken\"; }}
+                 location /secret {{ return 403 \"not for you\"; }}
                  location / {{ return 200 \"backend\"; }} }} }}"
         );
         let file = directory.join("nginx.conf");
@@ -52,7 +56,7 @@ impl Nginx {
         let mut command = Command::new("nginx");
         command.arg("-c").arg(&file).arg("-p").arg(&directory).stderr(Stdio::null());
         let child = command.spawn().expect("nginx is installed by scripts/test.sh");
-        let nginx = Self { child, port };
+        let nginx = Self { child, port, error_log: directory.join("error.log") };
         eventually("nginx listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         nginx
     }
@@ -70,28 +74,31 @@ impl Drop for Nginx {
     }
 }
 
-fn serving(name: &str) -> Serving {
-    let rules = scratch(name).join("rules.yaml");
-    fs::write(&rules, "limits: [{name: per-address, limit: 2/1h, algorithm: sliding-log}]\n").unwrap();
+/// A server with the rules that the packages install.
+fn packaged() -> Serving {
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/rules.yaml");
     Serving::with(&["--rules", rules.to_str().unwrap()])
 }
 
 #[test]
-fn nginx_denies_with_429_and_the_header_fields_over_connections_that_stay_open() {
-    let server = serving("nginx-rules");
+fn nginx_as_packaged_denies_with_429_over_connections_that_stay_open_and_logs_no_error() {
+    let server = packaged();
     let nginx = Nginx::before(&server.http, "nginx-denies");
-    for left in [1, 0] {
-        let answer = nginx.get("/");
-        assert!(answer.starts_with("http/1.1 200 ") && answer.ends_with("backend"), "{answer}");
+    let mut client = Client::new(nginx.port);
+    for left in (0..100).rev() {
+        let answer = client.get("/");
+        assert!(answer.starts_with("http/1.1 200 "), "{answer}");
         assert!(answer.contains(&format!("\r\nratelimit: \"per-address\";r={left};t=")), "{answer}");
-        assert!(answer.contains("\r\nratelimit-policy: \"per-address\";q=2;w=3600"), "{answer}");
+        assert!(answer.contains("\r\nratelimit-policy: \"per-address\";q=100;w=60"), "{answer}");
         assert!(!answer.contains("\r\nretry-after"), "{answer}");
     }
-    for _ in 0..3 {
-        let answer = nginx.get("/");
+    for _ in 0..50 {
+        let answer = client.get("/");
         assert!(answer.starts_with("http/1.1 429 "), "{answer}");
-        assert!(answer.contains("\r\nretry-after: 3") && answer.contains("\r\nratelimit: "), "{answer}");
+        assert!(answer.contains("\r\nretry-after: ") && answer.contains("\r\nratelimit: "), "{answer}");
+        assert!(answer.contains("\r\nconnection: keep-alive"), "{answer}");
     }
+    assert_eq!(fs::read_to_string(&nginx.error_log).unwrap(), "");
     let accepted = server.get("/metrics");
     let accepted = accepted
         .lines()
@@ -101,19 +108,47 @@ fn nginx_denies_with_429_and_the_header_fields_over_connections_that_stay_open()
 }
 
 #[test]
-fn nginx_passes_on_the_backend_s_errors_and_continues_without_tidegate() {
-    let server = serving("nginx-away-rules");
-    let nginx = Nginx::before(&server.http, "nginx-away");
-    let broken = nginx.get("/broken");
-    assert!(broken.starts_with("http/1.1 500 ") && broken.ends_with("backend is broken"), "{broken}");
-    // A closed port, and a listener that never replies.
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let nobody = format!("127.0.0.1:{}", free_port());
-    for (name, address) in [("nobody", nobody), ("silent", silent.local_addr().unwrap().to_string())] {
-        let nginx = Nginx::before(&address, &format!("nginx-{name}"));
-        for _ in 0..4 {
-            let answer = nginx.get("/");
-            assert!(answer.starts_with("http/1.1 200 ") && answer.ends_with("backend"), "{name}: {answer}");
-        }
+fn nginx_passes_on_the_backend_s_errors() {
+    let server = packaged();
+    let nginx = Nginx::before(&server.http, "nginx-passes");
+    for (path, status, body) in [("/broken", 500, "backend is broken"), ("/secret", 403, "not for you")] {
+        let answer = nginx.get(path);
+        assert!(answer.starts_with(&format!("http/1.1 {status} ")) && answer.ends_with(body), "{answer}");
     }
+}
+
+#[test]
+fn requests_go_on_if_tidegate_has_no_such_limit_and_the_server_says_so() {
+    let rules = scratch("nginx-other-rules").join("rules.yaml");
+    fs::write(&rules, "limits: [{name: per-adress, limit: 2/1h}]\n").unwrap();
+    let server = Serving::with(&["--rules", rules.to_str().unwrap()]);
+    let nginx = Nginx::before(&server.http, "nginx-unknown");
+    for _ in 0..5 {
+        let answer = nginx.get("/");
+        assert!(answer.starts_with("http/1.1 200 ") && answer.ends_with("backend"), "{answer}");
+    }
+    let line = server.logs("without a decision");
+    assert!(line.contains("per-address") && line.contains("per-adress"), "{line}");
+    let counted = "tidegate_http_requests_total{route=\"/v1/check/{limit}\",status=\"204\"} 5";
+    assert!(server.get("/metrics").contains(counted), "{}", server.get("/metrics"));
+}
+
+#[test]
+fn nginx_hardly_asks_a_tidegate_that_does_not_answer() {
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let nginx = Nginx::before(&nobody, "nginx-nobody");
+    assert!((0..5).all(|_| nginx.get("/").starts_with("http/1.1 200 ")));
+
+    // Its kernel accepts connections, and the process reads nothing: as if it were stopped.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nginx = Nginx::before(&silent.local_addr().unwrap().to_string(), "nginx-silent");
+    let mut client = Client::new(nginx.port);
+    for _ in 0..300 {
+        let answer = client.get("/");
+        assert!(answer.starts_with("http/1.1 200 "), "{answer}");
+    }
+    silent.set_nonblocking(true).unwrap();
+    let asked = silent.incoming().map_while(Result::ok).count();
+    // One at first, and one for every ten seconds that the test takes on a slow machine.
+    assert!((1..=3).contains(&asked), "{asked} of 300 requests waited for it");
 }

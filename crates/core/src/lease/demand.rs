@@ -9,6 +9,49 @@ pub(crate) struct Demand {
     since: Option<Nanos>,
     /// `None` before the first span has ended.
     before: Option<u64>,
+    usual: Usual,
+}
+
+/// The use in a slack, as a moving average over the last [`MEMORY`] slacks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usual {
+    /// In thousandths.
+    mean: u64,
+    /// Units since the last look.
+    units: u64,
+    looked: Option<Nanos>,
+    /// How long no units were used.
+    idle: Nanos,
+    paused: bool,
+}
+
+const MEMORY: u128 = 4;
+/// The most units that are taken for a whole slack: a key with more requests needs few round trips in any case.
+const SMALL: u64 = 64;
+
+impl Usual {
+    fn look(&mut self, now: Nanos, slack: Nanos) {
+        let elapsed = u128::from(now.saturating_since(*self.looked.get_or_insert(now)).get());
+        if elapsed == 0 {
+            return;
+        }
+        let all = MEMORY * u128::from(slack.get().max(1));
+        let (mean, units) = (u128::from(self.mean), 1_000 * u128::from(self.units));
+        let seen = units * all / MEMORY / elapsed.max(all);
+        let mean = seen + mean * (all - elapsed.min(all)) / all;
+        let idle = if self.units > 0 { 0 } else { elapsed + u128::from(self.idle.get()) };
+        self.idle = Nanos::new(u64::try_from(idle).unwrap_or(u64::MAX));
+        self.paused = self.idle.get() >= slack.get().saturating_mul(2);
+        (self.mean, self.units, self.looked) = (u64::try_from(mean).unwrap_or(u64::MAX), 0, Some(now));
+    }
+
+    /// The units that suffice for a slack nearly always, if requests come independently; 0 if fewer than one comes in a slack, or
+    /// none came in the last two.
+    fn for_a_slack(&self) -> u32 {
+        let mean = self.mean.min(1_000 * SMALL);
+        let deviation = (1_000 * mean).isqrt();
+        if mean < 1_000 || self.paused { 0 } else { (mean + 2 * deviation).div_ceil(1_000) as u32 }
+    }
 }
 
 /// The maximum ratio of the first allotment to the demand during its measurement: a few requests say little about a rate.
@@ -19,6 +62,18 @@ const SPAN: u128 = 4;
 impl Demand {
     pub fn add(&mut self, units: u32) {
         self.units = self.units.saturating_add(units.into());
+        self.usual.units = self.usual.units.saturating_add(units.into());
+        self.usual.paused &= units == 0;
+    }
+
+    /// Updates the usual use. Call it about every quarter of the slack.
+    pub fn look(&mut self, now: Nanos, slack: Nanos) {
+        self.usual.look(now, slack);
+    }
+
+    /// The number of units that a key with few but steady requests needs for a whole slack; 0 for a rarely used key.
+    pub fn for_a_slack(&self) -> u32 {
+        self.usual.for_a_slack()
     }
 
     /// The number of units that would last for `target` at the recent rate; 0 at the first call.
@@ -48,7 +103,7 @@ impl Demand {
     }
 
     fn begin(&mut self, now: Nanos, before: Option<u64>) {
-        *self = Self { units: 0, since: Some(now), before };
+        (self.units, self.since, self.before) = (0, Some(now), before);
     }
 }
 

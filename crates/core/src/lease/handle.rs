@@ -197,7 +197,8 @@ impl Lease {
         self.state().failed(&self.allotment, &request);
     }
 
-    /// A request that no caller waits for, if one is due: it returns units that are no longer needed, or reports use. Call it
+    /// A request that no caller waits for, if one is due: it returns units that are no longer needed, reports use, or renews a small
+    /// allotment. Call it
     /// about every quarter of the [slack](Terms::slack), or whenever something is sent to the authority anyway.
     pub fn returning(&self, now: Nanos) -> Option<Request> {
         self.state().idle(&self.allotment, &self.terms, now)

@@ -15,11 +15,16 @@ const BACK: usize = 8;
 /// Near the limit, an allotment smaller than this is not renewed ahead.
 const FEW: u32 = 16;
 
+/// There is plenty while the room is at least this many times the units of an allotment (of a bucket, twice as many times).
+const PLENTY: u32 = 32;
+
 /// An allotment, and when the authority's state counted it, on the authority's clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct HeldAllotment {
     open: Open,
     taken: Nanos,
+    /// Whether it ends because of the slack, and not with a slot.
+    whole: bool,
 }
 
 /// The progress of the next allotment.
@@ -62,6 +67,8 @@ pub(crate) struct LeaseState {
     reported_at: Nanos,
     /// A request for an allotment was granted nothing: unless a caller waits for the answer, no other is sent before this time.
     barren_until: Nanos,
+    /// The room that the latest answer showed, if units can be held without a loss.
+    room: u32,
 }
 
 impl LeaseState {
@@ -123,7 +130,7 @@ impl LeaseState {
 
     fn end(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) {
         let open = Open { refused: self.current.open.refused, ..Open::default() };
-        self.open(allotment, terms, HeldAllotment { open, taken: Nanos::ZERO }, now);
+        self.open(allotment, terms, HeldAllotment { open, ..HeldAllotment::default() }, now);
     }
 
     fn give_back(&mut self, units: u32, taken: Nanos) {
@@ -226,7 +233,9 @@ impl LeaseState {
     pub fn renewal(&mut self, terms: &Terms, now: Nanos) -> Option<Request> {
         // Near the limit, a few units do not show that more can be had; the next caller will ask.
         let few = self.scarce && self.current.open.units < FEW;
-        if self.next == Next::Asked || self.closed || self.spare.is_some() || few {
+        // A small allotment of a key with plenty of room is renewed with those of other keys (see `idle`).
+        let later = (1..=self.in_plenty(terms)).contains(&self.current.open.units);
+        if self.next == Next::Asked || self.closed || self.spare.is_some() || few || later {
             return None;
         }
         let request = self.request(terms, 0, now);
@@ -256,10 +265,26 @@ impl LeaseState {
             Mode::Leased if self.next == Next::Unanswered => 0,
             Mode::Leased if self.is_far(terms) => 0,
             Mode::Leased => {
-                self.demand.allotment(now, self.target(terms), terms.refills()).min(terms.limit())
+                let wanted = self.demand.allotment(now, self.target(terms), terms.refills());
+                wanted.max(self.in_plenty(terms)).min(terms.limit())
             }
             Mode::Reported => terms.unreported(),
         }
+    }
+
+    /// The units for a whole slack of a key with few but steady requests, if nobody else needs them; 0 for any other key.
+    fn in_plenty(&self, terms: &Terms) -> u32 {
+        let units = self.demand.for_a_slack();
+        let room = self.room / (PLENTY << u32::from(terms.refills()));
+        let plenty = terms.mode() == Mode::Leased && !self.scarce && room >= units;
+        if plenty && !self.is_far(terms) { units } else { 0 }
+    }
+
+    /// Whether the allotment of a key with plenty of room is used up, or ends, before `idle` is called for the next time.
+    fn ends_soon(&self, terms: &Terms, now: Nanos) -> bool {
+        let next = now.saturating_add(Nanos::new(terms.slack().get() / 4)).saturating_add(self.round_trip);
+        let over = if self.current.whole { next } else { now };
+        self.seen <= self.in_plenty(terms) / 3 || self.current.open.until <= over
     }
 
     /// Whether an allotment would have expired, or nearly, when it arrives.
@@ -308,6 +333,10 @@ impl LeaseState {
         }
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.answered(request);
+        // What a bucket that is not full would have refilled is lost with units that are not used.
+        let loses =
+            terms.refills() && grant.decision.reset_after_nanos() > terms.slack().get().saturating_mul(2);
+        self.room = if loses { 0 } else { u32::try_from(grant.decision.remaining()).unwrap_or(u32::MAX) };
         self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
         if grant.decision.is_denied() {
             // A denial that consumes units must be asked for each time.
@@ -367,7 +396,8 @@ impl LeaseState {
             reset_at: request.sent.saturating_add(Nanos::new(grant.decision.reset_after_nanos())),
             refused: self.current.open.refused,
         };
-        HeldAllotment { open, taken: grant.now }
+        let whole = grant.usable_for == terms.usable_for(Nanos::MAX);
+        HeldAllotment { open, taken: grant.now, whole }
     }
 
     fn take_in(&mut self, allotment: &Allotment, terms: &Terms, held: HeldAllotment, now: Nanos) {
@@ -408,7 +438,9 @@ impl LeaseState {
 
     pub fn idle(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) -> Option<Request> {
         self.look(allotment, terms, now);
-        let quiet = !terms.refills() && now.saturating_since(self.busy) >= self.target(terms);
+        self.demand.look(now, terms.slack());
+        let plenty = self.in_plenty(terms) > 0 && !self.closed;
+        let quiet = !terms.refills() && !plenty && now.saturating_since(self.busy) >= self.target(terms);
         if terms.mode() == Mode::Leased {
             if let Some(spare) = self.spare.take_if(|spare| quiet || now >= spare.open.until) {
                 self.give_back(spare.open.units, spare.taken);
@@ -416,6 +448,9 @@ impl LeaseState {
             if self.seen > 0 && (quiet || now >= self.current.open.until) {
                 self.end(allotment, terms, now);
             }
+        }
+        if plenty && self.next == Next::NotAsked && self.spare.is_none() && self.ends_soon(terms, now) {
+            return Some(self.request(terms, 0, now));
         }
         let due = self.closed || now.saturating_since(self.reported_at) >= terms.slack();
         if !self.back.is_empty() || (self.unsent > 0 && due) {

@@ -24,17 +24,60 @@ impl SharedLimit {
     ) -> SharedDecision {
         let error = match self.formers(key, deadline).await {
             Ok(formers) if formers.is_empty() => return self.acquire_alone(key, cost, deadline).await,
-            Ok(formers) => {
-                let own = self.request(key, cost);
-                let all: Vec<_> = [own].into_iter().chain(of_formers(&formers, key, cost)).collect();
-                match decide_joint(&self.0.store, &all, true, deadline).await {
-                    Ok(decisions) => return SharedDecision::by_store(strictest(&decisions)),
-                    Err(error) => error,
-                }
-            }
+            Ok(formers) => match self.take_by_all(key, cost, formers, deadline).await {
+                Ok(decision) => return SharedDecision::by_store(decision),
+                Err(error) => error,
+            },
             Err(error) => error,
         };
         key.with_bytes(|key| self.without_store(key, cost, error))
+    }
+
+    /// Takes `cost` by this limit's rule and by all others, in one step where a cluster can. Otherwise the others come first, and get
+    /// back what this limit's rule denies: so there is never too little charged.
+    async fn take_by_all(
+        &self,
+        key: &impl Key,
+        cost: u32,
+        formers: Vec<Former>,
+        deadline: Deadline,
+    ) -> Result<Decision, StoreError> {
+        let (near, far) = self.by_slot(key, formers);
+        let mut steps: Vec<_> = of_formers(&far, key, cost).map(|far| vec![far]).collect();
+        steps.push([self.request(key, cost)].into_iter().chain(of_formers(&near, key, cost)).collect());
+        for (at, requests) in steps.into_iter().enumerate() {
+            let told = decide_joint(&self.0.store, &requests, true, deadline).await;
+            let told = told.map(|decisions| strictest(&decisions));
+            let admits = told.as_ref().is_ok_and(|decision| !decision.is_denied());
+            if admits && at < far.len() {
+                continue;
+            }
+            for former in far.iter().take(at).filter(|_| !admits) {
+                let script = self.0.store.batcher().scripts.refund(former.plan.kind());
+                let arguments = call::refund_arguments(&former.plan, cost);
+                let whole = key_of(former, key);
+                // What fails stays charged.
+                let _ = self.change_in_store(&former.plan, whole, script, &arguments).await;
+            }
+            return told;
+        }
+        Err(StoreError::BadReply)
+    }
+
+    /// The rules whose keys are in the slot of this limit's key, and the others. A cluster decides only on keys of one slot in one step.
+    fn by_slot(&self, key: &impl Key, formers: Vec<Former>) -> (Vec<Former>, Vec<Former>) {
+        let (monitor, own) = (self.monitor(), self.redis_key(key));
+        formers.into_iter().partition(|former| monitor.slot(&key_of(former, key)) == monitor.slot(&own))
+    }
+
+    /// The rules that bind decisions about a key, and can be asked in one step with this limit's own.
+    pub(super) async fn formers_together(
+        &self,
+        key: &impl Key,
+        deadline: Deadline,
+    ) -> Result<Vec<Former>, StoreError> {
+        let formers = if self.may_be_bound() { self.formers(key, deadline).await? } else { Vec::new() };
+        Ok(self.by_slot(key, formers).0)
     }
 
     /// Whether another rule may bind this node, or this node does not know that yet.
@@ -53,12 +96,7 @@ impl SharedLimit {
         };
         let whole = self.redis_key(key);
         monitor.admit(monitor.shard_of(&whole))?;
-        let mut formers = announcement.formers(deadline).await.inspect_err(|error| {
-            monitor.counters().error(error);
-        })?;
-        // A cluster decides only on keys of one slot in one step.
-        formers.retain(|former| monitor.slot(&key_of(former, key)) == monitor.slot(&whole));
-        Ok(formers)
+        announcement.formers(deadline).await.inspect_err(|error| monitor.counters().error(error))
     }
 
     /// The decisions on no units, on `cost`, and on `cost` by each other rule that binds this node.
@@ -70,9 +108,14 @@ impl SharedLimit {
     ) -> Result<Vec<Decision>, StoreError> {
         let may_be_bound = self.may_be_bound();
         let formers = if may_be_bound { Box::pin(self.formers(key, deadline)).await? } else { Vec::new() };
+        let (near, far) = self.by_slot(key, formers);
         let own = [self.request(key, 0), self.request(key, cost)];
-        let all: Vec<_> = own.into_iter().chain(of_formers(&formers, key, cost)).collect();
-        decide_joint(&self.0.store, &all, false, deadline).await
+        let all: Vec<_> = own.into_iter().chain(of_formers(&near, key, cost)).collect();
+        let mut decisions = decide_joint(&self.0.store, &all, false, deadline).await?;
+        for request in of_formers(&far, key, cost) {
+            decisions.extend(decide_joint(&self.0.store, &[request], false, deadline).await?);
+        }
+        Ok(decisions)
     }
 
     /// Charges a key, also by the other rules that bind this node.

@@ -14,7 +14,6 @@ use crate::{Deadline, Plan};
 /// The number of slots. If two denials hash to the same slot, the later one replaces the earlier.
 const SLOTS: usize = 1 << 13;
 
-/// The longest time that a denial is remembered.
 const LONGEST: Nanos = Nanos::from_secs(1);
 
 /// A bounded set of denials, each for one key and one cost.
@@ -23,6 +22,8 @@ pub struct Denials {
     /// When the last of them ends. Before the first and after the last, lookups skip the slots.
     last: AtomicU64,
     secrets: RapidSecrets,
+    /// The longest time that a denial is remembered.
+    longest: Nanos,
 }
 
 #[derive(Clone, Copy)]
@@ -44,6 +45,7 @@ impl Denials {
             slots: (0..SLOTS).map(|_| Mutex::new(None)).collect(),
             last: AtomicU64::new(0),
             secrets: RapidSecrets::seed(seed),
+            longest: LONGEST,
         }
     }
 
@@ -95,7 +97,7 @@ impl Denials {
         let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
         let until = asked.saturating_add(wait.into());
         let reset = asked.saturating_add(decision.reset_after().into());
-        let ends = until.min(asked.saturating_add(LONGEST));
+        let ends = until.min(asked.saturating_add(self.longest));
         self.last.fetch_max(ends.get(), Ordering::Relaxed);
         *self.slot(tag) =
             Some(Denial { tag, cost, limit, remaining: decision.remaining(), reason, ends, until, reset });
@@ -167,5 +169,68 @@ mod tests {
             Nanos::ZERO,
         );
         assert!(denials.get(1, 9, Nanos::ZERO).is_none());
+    }
+
+    /// A part of the protocol that the model can leave out.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Guard {
+        /// A denial is remembered for a second at most.
+        Longest,
+        /// The second counts from when the request was sent: what came to the store after that is not in the denial.
+        Sent,
+        /// A refund by this node forgets the denial.
+        Forgets,
+    }
+
+    /// A model of a key that is used up until refunds: this node asks, another node and this one refund, replies take their time, in every
+    /// sequence of `depth` steps. Whether this node asks the store a second after the latest refund, or at once after its own.
+    fn asks_in_time(depth: u32, without: Option<Guard>) -> bool {
+        const STEP: Nanos = Nanos::from_millis(400);
+        let hour = Nanos::from_secs(3_600).get();
+        let denied = Decision::deny(Standing { limit: 5, room: 0, unit: 1, reset_after: hour }, hour);
+        let mut denials = Denials::new(7);
+        if without == Some(Guard::Longest) {
+            denials.longest = Nanos::MAX;
+        }
+        (0..5_u32.pow(depth)).all(|mut steps| {
+            denials.forget(1);
+            let mut now = Nanos::from_secs(100);
+            // When the request in flight was sent, and whether the store denied it.
+            let (mut asked, mut other, mut own) = (None, None, false);
+            for _ in 0..depth {
+                match steps % 5 {
+                    0 if asked.is_none() && denials.get(1, 1, now).is_none() => {
+                        asked = Some((now, other.is_none() && !own));
+                    }
+                    1 => {
+                        if let Some((sent, true)) = asked.take() {
+                            // The reply may be older than a refund by this node.
+                            let sent = if without == Some(Guard::Sent) { now } else { sent };
+                            denials.put(1, 1, &denied, sent);
+                        }
+                    }
+                    2 if other.is_none() => other = Some(now),
+                    3 if asked.is_none() && !own => {
+                        own = true;
+                        if without != Some(Guard::Forgets) {
+                            denials.forget(1);
+                        }
+                    }
+                    4 => now = now.saturating_add(STEP),
+                    _ => {}
+                }
+                steps /= 5;
+            }
+            let late = other.is_some_and(|refunded| now >= refunded.saturating_add(LONGEST));
+            !(late || own) || denials.get(1, 1, now).is_none()
+        })
+    }
+
+    #[test]
+    fn a_refund_anywhere_is_noticed_within_a_second_in_any_order_of_messages() {
+        assert!(asks_in_time(7, None));
+        for without in [Guard::Longest, Guard::Sent, Guard::Forgets] {
+            assert!(!asks_in_time(7, Some(without)), "{without:?}");
+        }
     }
 }

@@ -82,22 +82,36 @@ async fn decide_bound(
     mut requests: Vec<Request<'_>>,
     deadline: Deadline,
 ) -> Result<Vec<Decision>, StoreError> {
-    let mut formers = Vec::with_capacity(parts.len());
-    for part in parts {
-        formers.push(part.limit.formers(&part.key, deadline).await?);
-    }
+    let formers = formers_of(parts, deadline).await?;
     for (part, formers) in parts.iter().zip(&formers) {
         requests.extend(of_formers(formers, &part.key, part.cost));
     }
     let told = decide_joint(store, &requests, true, deadline).await?;
-    let (own, mut others) = told.split_at_checked(parts.len()).ok_or(StoreError::BadReply)?;
-    let mut answers = Vec::with_capacity(parts.len());
-    for (own, formers) in own.iter().zip(&formers) {
-        let (its, rest) = others.split_at_checked(formers.len()).ok_or(StoreError::BadReply)?;
+    by_all(&told, &formers).ok_or(StoreError::BadReply)
+}
+
+/// The rules that bind each part.
+pub(super) async fn formers_of(
+    parts: &[Part<'_>],
+    deadline: Deadline,
+) -> Result<Vec<Vec<Former>>, StoreError> {
+    let mut formers = Vec::with_capacity(parts.len());
+    for part in parts {
+        formers.push(part.limit.formers_together(&part.key, deadline).await?);
+    }
+    Ok(formers)
+}
+
+/// The strictest decision of each part, of those by its own rule and then those by the others.
+pub(super) fn by_all(told: &[Decision], formers: &[Vec<Former>]) -> Option<Vec<Decision>> {
+    let (own, mut others) = told.split_at_checked(formers.len())?;
+    let mut answers = Vec::with_capacity(formers.len());
+    for (own, formers) in own.iter().zip(formers) {
+        let (its, rest) = others.split_at_checked(formers.len())?;
         answers.push(strictest(&[&[*own], its].concat()));
         others = rest;
     }
-    Ok(answers)
+    Some(answers)
 }
 
 /// Whether the store can decide these in one step.

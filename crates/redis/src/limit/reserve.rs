@@ -9,7 +9,10 @@ use std::{
 use redis::Value;
 use tidegate_core::{Decision, Nanos};
 
-use super::{Part, SharedLimit, joint::Request};
+use super::{
+    Part, SharedLimit,
+    joint::{Request, by_all, formers_of, of_formers},
+};
 use crate::{
     Deadline, Store, StoreError,
     connection::{SLOTS, slot},
@@ -107,21 +110,28 @@ impl Store {
         parts: &[(Part<'_>, bool)],
         how: (&[u8], Nanos, usize),
     ) -> Result<Reserved, StoreError> {
-        let requests: Vec<Request<'_>> =
+        let mut requests: Vec<Request<'_>> =
             parts.iter().map(|(part, _)| part.limit.request(part.key, part.cost)).collect();
-        let mut keys: Vec<Vec<u8>> = requests.iter().map(|request| request.key.clone()).collect();
-        if keys.iter().enumerate().any(|(at, key)| keys[..at].contains(key)) {
+        let is_among =
+            |one: &Request<'_>, others: &[Request<'_>]| others.iter().any(|other| other.key == one.key);
+        if requests.iter().enumerate().any(|(at, one)| is_among(one, &requests[..at])) {
             return Err(StoreError::OneKey);
         }
+        let deadline = deadline_of(parts.iter().map(|(part, _)| part.limit));
+        // Other rules that bind a part have it recorded behind all parts, and keep their estimate.
+        let formers = formers_of(&parts.iter().map(|(part, _)| *part).collect::<Vec<_>>(), deadline).await?;
+        let mut shadows: Vec<bool> = parts.iter().map(|(_, is_shadow)| *is_shadow).collect();
+        for ((part, is_shadow), formers) in parts.iter().zip(&formers) {
+            requests.extend(of_formers(formers, &part.key, part.cost));
+            shadows.resize(requests.len(), *is_shadow);
+        }
+        let mut keys: Vec<Vec<u8>> = requests.iter().map(|request| request.key.clone()).collect();
         keys.extend(self.keys_of(id));
-        let shadows = parts.iter().map(|(_, is_shadow)| *is_shadow);
         let reserved =
             requests.iter().zip(shadows).map(|(request, shadow)| (request.plan, request.cost, shadow));
         let arguments = call::reserve_arguments(reserved, how, &format!("{id:032x}"));
         let script = &self.batcher().scripts.reserve;
-        let reply = self
-            .ask_about(id, script, &keys, &arguments, deadline_of(parts.iter().map(|(part, _)| part.limit)))
-            .await?;
+        let reply = self.ask_about(id, script, &keys, &arguments, deadline).await?;
         match call::word(&reply) {
             Some("full") => return Ok(Reserved::Full),
             Some("unknown") => return Ok(Reserved::Unknown),
@@ -140,7 +150,7 @@ impl Store {
                 .decisions(before.as_deref(), now, &costs, |_, decision, _| decisions.push(decision));
             told.ok_or(StoreError::NotOurs)?;
         }
-        Ok(Reserved::Decided(id, decisions))
+        Ok(Reserved::Decided(id, by_all(&decisions, &formers).ok_or(StoreError::BadReply)?))
     }
 
     /// The text of a reservation, while the store remembers it: until its end, and as long again (at least a minute) after it.

@@ -55,9 +55,12 @@ impl Sweeper {
         for leases in self.living() {
             period = period.min(Duration::from(leases.terms.slack()) / 4);
             let may_send = |key: &[u8]| !monitor.is_down(monitor.shard_of(key));
-            leases.sweep(monitor.clock.now(), may_send, |held, request| {
-                batcher.send_errand(&leases, held, request);
-            });
+            let mut due = Vec::new();
+            leases
+                .sweep(monitor.clock.now(), may_send, |held, request| due.push((Arc::clone(held), request)));
+            // In few calls, however many keys they are about.
+            due.sort_by_cached_key(|(held, _)| monitor.shard_of(&held.key));
+            batcher.send_errands(&leases, due);
         }
         period.max(OFTEN)
     }

@@ -5,4 +5,4 @@ pub(crate) mod grpc;
 pub mod http;
 pub mod resp;
 pub(crate) mod sentinel;
-pub mod spoe;
+pub(crate) mod spoe;

@@ -16,7 +16,7 @@ const MAX_DETAILED: usize = 1_000;
 pub(crate) const NAMES: [(&str, &str); 6] = [
     ("total_hits", "Hits of requests that match a rule"),
     ("over_limit", "Hits that were denied, or would have been denied without shadow mode"),
-    ("near_limit", "Admitted hits beyond four fifths of the limit"),
+    ("near_limit", "Admitted hits beyond four fifths of the limit, or the part that is set"),
     ("over_limit_with_local_cache", "Hits denied by a block on this server, without asking the store"),
     ("within_limit", "Admitted hits"),
     ("shadow_mode", "Hits admitted only because of shadow mode"),
@@ -35,13 +35,15 @@ pub(crate) struct Fate {
     /// Denied because this server blocks the key.
     pub is_blocked: bool,
     pub limit: u64,
+    /// The units from which on hits are near the limit.
+    pub near: u64,
     /// After the hits were taken.
     pub remaining: u64,
 }
 
 impl Hits {
     pub fn add(&self, fate: Fate) {
-        let Fate { hits, is_denied, is_shadow, is_blocked, limit, remaining } = fate;
+        let Fate { hits, is_denied, is_shadow, is_blocked, limit, near: threshold, remaining } = fate;
         let [total, over, near, blocked, within, shadow] = &self.0;
         let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
         add(total, hits);
@@ -56,8 +58,6 @@ impl Hits {
             return;
         }
         add(within, hits);
-        // In whole numbers: floor(limit × 0.8).
-        let threshold = limit - limit.div_ceil(5);
         let used = limit.saturating_sub(remaining);
         if used > threshold {
             add(near, hits.min(used - threshold));
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     fn fate(hits: u64, remaining: u64) -> Fate {
-        Fate { hits, is_denied: false, is_shadow: false, is_blocked: false, limit: 10, remaining }
+        Fate { hits, is_denied: false, is_shadow: false, is_blocked: false, limit: 10, near: 8, remaining }
     }
 
     #[test]

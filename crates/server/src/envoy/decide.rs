@@ -57,13 +57,23 @@ impl AnswerFields {
     }
 }
 
-/// How answers differ from what the limits decide.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The settings of envoyproxy/ratelimit that concern all rules.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Modes {
+    /// Several files, or resources of control planes, may have descriptors of one domain.
+    pub merge_domains: bool,
+    /// Admitted hits beyond this part of a limit count as near it, 0 to 1.
+    pub near_limit: f32,
     /// All requests are admitted. The descriptors' own statuses say what is over its limit.
     pub shadow: bool,
     /// Every rule is in quota mode.
     pub quota: bool,
+}
+
+impl Default for Modes {
+    fn default() -> Self {
+        Self { merge_domains: false, near_limit: 0.8, shadow: false, quota: false }
+    }
 }
 
 /// Decides on requests with descriptors.
@@ -334,7 +344,7 @@ impl DescriptorService {
                 Place::Nowhere | Place::Undecided(_) => Status::default(),
                 Place::Unlimited(_) => Status { remaining: u32::MAX, ..Status::default() },
                 Place::Limited(found) => {
-                    found.count(descriptors, question, descriptor, is_uncharged, now);
+                    found.count(descriptors, question, descriptor, is_uncharged, self.modes.near_limit, now);
                     if self.fields == AnswerFields::RateLimit
                         && let Some(decision) = &found.decision
                     {
@@ -449,6 +459,7 @@ impl Found {
         question: &Question<'_>,
         descriptor: &Descriptor<'_>,
         is_uncharged: bool,
+        near_limit: f32,
         now: Nanos,
     ) {
         let (Some(rule), Some(decision)) = (self.rule, &self.decision) else { return };
@@ -473,10 +484,22 @@ impl Found {
                     && self.limit.store().is_some()
                     && self.limit.block_of(&self.key, now).is_some(),
                 limit: decision.limit(),
+                near: part(decision.limit(), near_limit),
                 remaining: decision.remaining(),
             },
         );
     }
+}
+
+/// A part of a limit, rounded down as envoyproxy/ratelimit does.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "it computes with the same type, and the part is from 0 to 1"
+)]
+fn part(limit: u64, part: f32) -> u64 {
+    (limit as f32 * part).floor() as u64
 }
 
 /// The hits of a descriptor, at most `u32::MAX`: no limit is larger, so more hits are decided alike, unless a limit of `u32::MAX`

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Domains, parse};
+use super::{Domains, parse, tree::Domain};
 use crate::rules::{Keeping, LimitSpec, Problem, RulesError, files::files, read_text};
 
 /// The maximum number of rules in all files together. It bounds the number of metrics.
@@ -36,7 +36,7 @@ pub(crate) struct Text {
 /// and none of the files is used.
 pub fn load(path: &Path, keeping: Keeping) -> Result<Config, RulesError> {
     let texts = read(path)?;
-    build(texts, keeping)
+    build(texts, keeping, false)
 }
 
 /// The parts at a path, or why they cannot be read.
@@ -48,17 +48,19 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Result<Text, RulesError>>, RulesEr
     Ok(files(path)?.into_iter().map(read).collect())
 }
 
-/// Checks all parts of a configuration.
+/// Checks all parts of a configuration. If `merge`, several parts may have descriptors of one domain.
 ///
 /// # Errors
-/// As [`load`].
+/// As [`load`]. If `merge`, when two parts have the same outermost descriptor of a domain.
 pub(crate) fn build(
     texts: impl IntoIterator<Item = Result<Text, RulesError>>,
     keeping: Keeping,
+    merge: bool,
 ) -> Result<Config, RulesError> {
     let mut errors = Vec::new();
-    let (mut domains, mut rules, mut limits) = (Vec::new(), Vec::new(), Vec::new());
-    let mut seen: BTreeMap<String, PathBuf> = BTreeMap::new();
+    let (mut domains, mut rules, mut limits) = (Vec::<Domain>::new(), Vec::new(), Vec::new());
+    // Where a domain is from, and its place in `domains`.
+    let mut seen: BTreeMap<String, (PathBuf, usize)> = BTreeMap::new();
     for text in texts {
         let Text { origin, text } = match text {
             Ok(text) => text,
@@ -75,16 +77,31 @@ pub(crate) fn build(
                 continue;
             }
         };
-        if let Some(first) = seen.get(&file.domain.name) {
-            let what = format!("the domain `{}` is already in {}", file.domain.name, first.display());
-            let problem = Problem::at(file.line, what);
-            errors.push(invalid(vec![problem.mend("put all its descriptors into one of the files")]));
+        let name = &file.domain.name;
+        let problem = match seen.get(name) {
+            None => {
+                seen.insert(name.clone(), (origin.clone(), domains.len()));
+                domains.push(file.domain);
+                None
+            }
+            Some((first, at)) if merge => domains[*at].root.merge(file.domain.root).map(|again| {
+                let what =
+                    format!("the descriptor `{again}` of domain `{name}` is already in {}", first.display());
+                Problem::at(file.line, what).mend("remove one of the two")
+            }),
+            Some((first, _)) => {
+                let what = format!("the domain `{name}` is already in {}", first.display());
+                let mend =
+                    "put all its descriptors into one of the files, or serve with --envoy-merge-domains";
+                Some(Problem::at(file.line, what).mend(mend))
+            }
+        };
+        if let Some(problem) = problem {
+            errors.push(invalid(vec![problem]));
             continue;
         }
-        seen.insert(file.domain.name.clone(), origin.clone());
         rules.extend(file.rules);
         limits.extend(file.limits);
-        domains.push(file.domain);
     }
     if rules.len() > MAX_RULES {
         let problem = Problem::overall(format!(
@@ -108,4 +125,30 @@ pub fn is_config(path: &Path) -> bool {
     let begins =
         |key: &str| text.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')));
     (begins("domain") || begins("descriptors")) && !begins("limits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_domain_are_merged_if_no_descriptor_is_in_two() {
+        let rule =
+            |key: &str| format!("  - {{key: {key}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n");
+        let built = |keys: &[&str], merge| {
+            let texts = keys.iter().map(|key| {
+                let text = format!("domain: shop\ndescriptors:\n{}", rule(key));
+                Ok(Text { origin: "part".into(), text })
+            });
+            build(texts, Keeping::Memory, merge)
+        };
+        let all = ["user", "user, value: vip", "user, value: v*", "tenant"];
+        let config = built(&all, true).unwrap();
+        assert_eq!((config.domains.domains().len(), config.limits.len()), (1, 4));
+        for key in all {
+            let error = built(&["other", key, key], true).unwrap_err().to_string();
+            assert!(error.contains("is already in part"), "{error}");
+        }
+        assert!(built(&all, false).unwrap_err().to_string().contains("--envoy-merge-domains"));
+    }
 }

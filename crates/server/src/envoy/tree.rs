@@ -30,6 +30,34 @@ pub(super) struct Level {
     pub keys: RapidHashMap<Box<str>, ForKey>,
 }
 
+impl Level {
+    /// Adds the entries of another level. Returns one that both have, if there is one.
+    pub fn merge(&mut self, other: Self) -> Option<String> {
+        for (key, theirs) in other.keys {
+            let ours = self.keys.entry(key.clone()).or_default();
+            let again = |value: &str| Some(format!("{key}: {value}"));
+            for (value, node) in theirs.exact {
+                if ours.exact.contains_key(&value) {
+                    return again(&value);
+                }
+                ours.exact.insert(value, node);
+            }
+            for (wildcard, node) in theirs.wildcards {
+                if ours.wildcards.iter().any(|(ours, _)| *ours == wildcard) {
+                    return again(node.shown.as_deref().unwrap_or_default());
+                }
+                ours.wildcards.push((wildcard, node));
+            }
+            if let Some(node) = theirs.any
+                && ours.any.replace(node).is_some()
+            {
+                return Some(key.into());
+            }
+        }
+        None
+    }
+}
+
 /// The nodes for one key.
 #[derive(Debug, Default)]
 pub(super) struct ForKey {
@@ -40,7 +68,7 @@ pub(super) struct ForKey {
 }
 
 /// A value in which each `*` stands for any characters, also for none.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Wildcard {
     beginning: Box<str>,
     /// Between two `*`, in order.

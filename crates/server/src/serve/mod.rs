@@ -1,6 +1,8 @@
 //! Starting, reloading and stopping the server, and the state that outlives it.
 
+mod background;
 pub(crate) mod follow;
+mod listeners;
 pub(crate) mod open_files;
 pub(crate) mod options;
 pub(crate) mod reload;

@@ -13,19 +13,15 @@ use tidegate_core::{Clock, Nanos};
 use tidegate_limiter::SystemClock;
 use tidegate_redis::Address;
 use tokio::{
-    net::TcpListener,
     sync::{Semaphore, mpsc, watch},
-    task::{JoinSet, spawn_blocking},
-    time::{Instant, Interval, MissedTickBehavior, interval, timeout},
+    task::JoinSet,
+    time::{Instant, timeout},
 };
 
 use crate::{
-    control::{
-        flow::{Flow, Pushed},
-        pages,
-    },
+    control::flow::{Flow, Pushed},
     decide::{
-        limits::{self, Capacity, Limits},
+        limits::{Capacity, Limits},
         observers::DecisionObservers,
         service::{InForce, Service},
         shared::SharedStore,
@@ -33,28 +29,23 @@ use crate::{
     },
     edges::{
         http::{self, App, Plane, hosts::Hosts},
-        resp::{self, Reactors, RespConfig, RespStats, Shared},
-        sentinel::{self, TokenServer},
-        spoe::{self, Agent},
+        resp::{Reactors, RespStats},
     },
     envoy::decide::DescriptorService,
-    listen::{
-        access::Door,
-        connections::{Acceptor, Bounds},
-        peers::Peers,
-        security::ListenerSecurity,
-        strangers::Strangers,
-    },
+    listen::{access::Door, security::ListenerSecurity},
     observe::{
         audit::Audit,
         history,
-        metrics::{ConnectionStats, Events, Metrics, SentinelStats, SpoeStats},
+        metrics::{Events, Metrics},
         occupancy::{self, Occupancy},
+        once_a_minute::OnceAMinute,
         trace::Trace,
     },
     rules::{Keeping, file::RulesFile, is_sensible},
     serve::{
+        background::{divide_memory, end_what_is_due, every},
         follow::follow,
+        listeners::Listeners,
         options::Options,
         reload::{Reload, ReloadOrder},
         sources::{Loaded, Sources},
@@ -64,9 +55,6 @@ use crate::{
 };
 #[cfg(feature = "grpc")]
 use crate::{observe::metrics::XdsStats, serve::xds};
-
-/// The maximum number of connections of the control plane. Above it, the connection that was idle longest is closed.
-const ADMIN_CONNECTIONS: usize = 256;
 
 /// An order to a running server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,21 +191,11 @@ impl Server {
             origins: options.http_origins.clone(),
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),
+            undecided: OnceAMinute::default(),
         });
         listeners.serve_http(http, &app, Plane::Data);
         listeners.serve_http(admin, &app, Plane::Admin);
-        let resp = match resp {
-            Some(listener) => Some(serve_resp(
-                listener,
-                &options,
-                resp_door,
-                &security,
-                &service,
-                started,
-                Arc::clone(&stats),
-            )?),
-            None => None,
-        };
+        let resp = listeners.serve_resp(resp, resp_door, started, &stats)?;
         let Listeners { addresses, serving, .. } = listeners;
         Ok(Self {
             options,
@@ -337,60 +315,10 @@ impl Server {
     }
 }
 
-/// The ticks of a task in the background.
-fn ticks(period: Duration) -> Interval {
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
-/// Calls `act` now and after each period, until the future is dropped.
-async fn every(period: Duration, mut act: impl FnMut()) {
-    let mut ticks = ticks(period);
-    loop {
-        ticks.tick().await;
-        act();
-    }
-}
-
-/// Moves memory between limits that share it, until the future is dropped.
-async fn divide_memory(service: Arc<Service>) {
-    let mut division = limits::Division::default();
-    let mut ticks = ticks(limits::DIVIDE_EVERY);
-    loop {
-        ticks.tick().await;
-        if service.limits().max_memory().is_none() {
-            continue;
-        }
-        let its = Arc::clone(&service);
-        // Moving many keys takes a while. A panic logs itself, and the limits then stay as they are.
-        let Ok(looked) = spawn_blocking(move || {
-            division.look(&its.limits(), its.throttle(), its.now());
-            division
-        })
-        .await
-        else {
-            return;
-        };
-        division = looked;
-    }
-}
-
 fn descriptor_service(options: &Options, service: &Arc<Service>) -> DescriptorService {
     DescriptorService::new(Arc::clone(service), options.envoy_consume, options.envoy_headers.clone())
         .with_vendor(options.vendor_headers)
         .with_modes(options.envoy_modes)
-}
-
-/// Ends reservations and what operators gave single keys for a time, until the future is dropped.
-async fn end_what_is_due(service: Arc<Service>) {
-    let mut ticks = ticks(Duration::from_secs(1));
-    for tick in 0_u64.. {
-        ticks.tick().await;
-        service.end_overrides_due();
-        // Every half minute also for servers that have stopped.
-        service.expire_reservations(tick.is_multiple_of(30)).await;
-    }
 }
 
 /// Waits until all listeners have ended, for at most the grace. `open` counts the connections of HTTP.
@@ -530,164 +458,11 @@ fn control_planes(
             stats: Arc::new(XdsStats::new(&source.origin)),
             service: Arc::clone(service),
             reload: reload.clone(),
+            merge_domains: options.envoy_modes.merge_domains,
         })
         .collect();
     metrics.add_xds(clients.iter().map(|client| Arc::clone(&client.stats)).collect());
     clients
-}
-
-/// The listeners while the server starts.
-struct Listeners<'a> {
-    options: &'a Options,
-    service: &'a Arc<Service>,
-    security: &'a ListenerSecurity,
-    stopped: watch::Receiver<bool>,
-    addresses: Vec<(&'static str, SocketAddr)>,
-    serving: JoinSet<()>,
-}
-
-impl Listeners<'_> {
-    /// Binds the address of this option, or takes the passed socket; `None` without an address.
-    async fn listen(
-        &mut self,
-        option: &'static str,
-        address: Option<&str>,
-    ) -> Result<Option<(TcpListener, SocketAddr)>, StartError> {
-        let Some(address) = address else { return Ok(None) };
-        let refused = |source| StartError::Listen { option, address: address.to_owned(), source };
-        let listener = match self.options.sockets.iter().find(|(name, _)| name == option) {
-            Some((_, socket)) => {
-                let socket = socket.try_clone().map_err(refused)?;
-                socket.set_nonblocking(true).map_err(refused)?;
-                TcpListener::from_std(socket).map_err(refused)?
-            }
-            None => TcpListener::bind(address).await.map_err(refused)?,
-        };
-        let address = listener.local_addr().map_err(refused)?;
-        self.addresses.push((option, address));
-        Ok(Some((listener, address)))
-    }
-
-    /// The connections of a listener.
-    fn accept(
-        &self,
-        name: &'static str,
-        listener: TcpListener,
-        max_connections: usize,
-        stats: &Arc<ConnectionStats>,
-    ) -> Acceptor {
-        let bounds = Bounds {
-            name,
-            max_connections,
-            max_per_peer: self.options.max_connections_per_peer,
-            write_timeout: self.options.http_write_timeout,
-            descriptors: Arc::clone(&self.security.descriptors),
-        };
-        let (service, stats) = (Arc::clone(self.service), Arc::clone(stats));
-        Acceptor::new(listener, bounds, service, stats, self.stopped.clone())
-    }
-
-    fn serve_http(&mut self, listener: Option<(TcpListener, SocketAddr)>, app: &Arc<App>, plane: Plane) {
-        let Some((listener, _)) = listener else { return };
-        let most = self.options.max_connections;
-        let (name, most, stats) = match plane {
-            Plane::Data => ("http", most, &app.events.http),
-            Plane::Admin => ("admin", most.min(ADMIN_CONNECTIONS), &app.events.admin),
-        };
-        let paths = http::Paths::new(Arc::clone(app), plane, pages::routes());
-        let connections = self.accept(name, listener, most, stats);
-        self.serving.spawn(http::serve(connections, paths, self.security.of(name), Arc::clone(stats)));
-    }
-
-    #[cfg(feature = "grpc")]
-    async fn serve_grpc(
-        &mut self,
-        rates: &Arc<DescriptorService>,
-        metrics: &mut Metrics,
-    ) -> Result<(), StartError> {
-        use crate::{
-            edges::grpc::{Shared, serve},
-            observe::metrics::GrpcStats,
-        };
-
-        let (options, security) = (self.options, self.security);
-        let Some((listener, address)) = self.listen("grpc", options.grpc.as_deref()).await? else {
-            return Ok(());
-        };
-        let door = security.door("grpc", address, false)?;
-        let stats = Arc::new(GrpcStats::default());
-        metrics.add_grpc(Arc::clone(&stats));
-        let connections = self.accept("grpc", listener, options.max_connections, &stats.connections);
-        let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
-        self.serving.spawn(serve(connections, shared, security.of("grpc"), self.stopped.clone()));
-        Ok(())
-    }
-
-    #[cfg(not(feature = "grpc"))]
-    #[allow(clippy::unused_async, reason = "the same form as with gRPC")]
-    async fn serve_grpc(&mut self, _: &Arc<DescriptorService>, _: &mut Metrics) -> Result<(), StartError> {
-        let asks = self.options.grpc.is_some() || !self.options.envoy_xds.is_empty();
-        if asks { Err(StartError::NoGrpc) } else { Ok(()) }
-    }
-
-    async fn serve_spoe(&mut self, metrics: &mut Metrics) -> Result<(), StartError> {
-        let (options, security) = (self.options, self.security);
-        let Some((listener, address)) = self.listen("spoe", options.spoe.as_deref()).await? else {
-            return Ok(());
-        };
-        let door = security.door("spoe", address, false)?;
-        let stats = Arc::new(SpoeStats::default());
-        metrics.add_spoe(Arc::clone(&stats));
-        let connections = self.accept("spoe", listener, options.max_connections, &stats.connections);
-        let agent = Agent { service: Arc::clone(self.service), door, stats };
-        self.serving.spawn(spoe::serve(connections, agent, security.of("spoe"), self.stopped.clone()));
-        Ok(())
-    }
-
-    async fn serve_sentinel(&mut self, metrics: &mut Metrics) -> Result<(), StartError> {
-        const NAME: &str = "sentinel-token";
-        let options = self.options;
-        let Some((listener, address)) = self.listen(NAME, options.sentinel.as_deref()).await? else {
-            return Ok(());
-        };
-        let door = self.security.door_by_address(NAME, address)?;
-        let stats = Arc::new(SentinelStats::default());
-        metrics.add_sentinel(Arc::clone(&stats));
-        let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
-        let server = TokenServer::new(Arc::clone(self.service), options.sentinel_max_qps, door, stats);
-        self.serving.spawn(sentinel::serve(connections, server, self.stopped.clone()));
-        Ok(())
-    }
-}
-
-fn serve_resp(
-    (listener, address): (TcpListener, SocketAddr),
-    options: &Options,
-    door: Door,
-    security: &ListenerSecurity,
-    service: &Arc<Service>,
-    started: Nanos,
-    stats: Arc<RespStats>,
-) -> Result<Reactors, StartError> {
-    let config = RespConfig {
-        password: options.resp_password.clone(),
-        max_connections: options.max_connections,
-        max_per_peer: options.max_connections_per_peer,
-        idle_timeout: (!options.resp_idle_timeout.is_zero()).then(|| options.resp_idle_timeout.into()),
-        threads: options.resp_threads,
-        port: address.port(),
-    };
-    let runtime = service.store().map(|_| tokio::runtime::Handle::current());
-    let peers = Peers::new(config.max_per_peer, config.max_connections);
-    let tls = security.of("resp").tls;
-    let descriptors = Arc::clone(&security.descriptors);
-    let strangers = Strangers::new("resp");
-    let service = Arc::clone(service);
-    let shared =
-        Shared { service, config, door, tls, peers, strangers, descriptors, started, stats, runtime };
-    let refused = StartError::Threads;
-    let listener = listener.into_std().map_err(refused)?;
-    resp::start(&listener, &Arc::new(shared)).map_err(refused)
 }
 
 #[cfg(test)]

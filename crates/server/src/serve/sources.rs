@@ -25,6 +25,8 @@ pub(crate) struct Sources {
     pub rules: Option<PathBuf>,
     /// A file or a directory with Envoy's configuration.
     pub envoy: Option<PathBuf>,
+    /// Whether several of its files, or of the control planes' resources, may have descriptors of one domain.
+    pub merge_domains: bool,
     /// A file or a directory with Sentinel's cluster rules.
     pub sentinel: Option<PathBuf>,
     /// The configurations of Envoy's rate limit service that control planes send.
@@ -61,6 +63,7 @@ impl Sources {
         Self {
             rules: options.rules.clone(),
             envoy: options.envoy_config.clone(),
+            merge_domains: options.envoy_modes.merge_domains,
             sentinel: options.sentinel_rules.clone(),
             discovered: options.envoy_xds.iter().map(|_| Arc::default()).collect(),
         }
@@ -111,7 +114,7 @@ impl Sources {
         let taken = rules.as_ref().map(|rules| rules.limits.as_slice()).unwrap_or_default();
         let config = self.envoy.as_deref().map_or(Ok(Vec::new()), read).and_then(|files| {
             let discovered = self.discovered.iter().flat_map(|discovered| discovered.texts());
-            let config = build(files.into_iter().chain(discovered.map(Ok)), keeping)?;
+            let config = build(files.into_iter().chain(discovered.map(Ok)), keeping, self.merge_domains)?;
             let path = self.envoy.as_deref().unwrap_or(Path::new("the control plane's configuration"));
             distinct(path, &config.limits, "a descriptor's limit", taken).map(|()| config)
         });

@@ -12,6 +12,7 @@ mod interop;
 mod kuadrant;
 mod largest;
 mod quota;
+mod rights;
 mod rls;
 #[cfg(feature = "servers")]
 mod shared;

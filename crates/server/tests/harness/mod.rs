@@ -39,6 +39,7 @@ pub struct Running {
     pub resp: SocketAddr,
     pub grpc: SocketAddr,
     pub sentinel: SocketAddr,
+    pub spoe: SocketAddr,
     pub clock: Arc<ManualClock>,
     reloads: watch::Receiver<u64>,
     orders: mpsc::Sender<Order>,
@@ -86,6 +87,7 @@ impl Running {
                             server.address("resp"),
                             server.address("grpc"),
                             server.address("sentinel-token"),
+                            server.address("spoe"),
                             server.reloads(),
                         );
                         told.send(Ok(started)).unwrap();
@@ -99,11 +101,11 @@ impl Running {
             })
         });
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (http, admin, resp, grpc, sentinel, reloads) =
+        let (http, admin, resp, grpc, sentinel, spoe, reloads) =
             tell.blocking_recv().expect("the server's thread panicked")?;
-        let [http, admin, resp, grpc, sentinel] =
-            [http, admin, resp, grpc, sentinel].map(|address| address.unwrap_or(nowhere));
-        Ok(Self { http, admin, resp, grpc, sentinel, clock, reloads, orders, thread: Some(thread) })
+        let [http, admin, resp, grpc, sentinel, spoe] =
+            [http, admin, resp, grpc, sentinel, spoe].map(|address| address.unwrap_or(nowhere));
+        Ok(Self { http, admin, resp, grpc, sentinel, spoe, clock, reloads, orders, thread: Some(thread) })
     }
 
     pub fn advance(&self, span: Duration) {

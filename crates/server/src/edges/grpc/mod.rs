@@ -11,7 +11,6 @@
 //! `wire` converts between Envoy's messages and the server's questions and answers.
 
 mod health;
-mod in_process;
 mod kuadrant;
 mod messages;
 mod reflection;
@@ -23,7 +22,6 @@ mod wire;
 
 use std::sync::Arc;
 
-pub use in_process::InProcess;
 pub(crate) use serve::serve;
 
 use crate::observe::metrics::GrpcStats;

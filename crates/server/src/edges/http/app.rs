@@ -8,7 +8,7 @@ use axum::{
 };
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{answer, hosts::Hosts, rules_thread::RulesThread, table::Plane};
+use super::{answer, hosts::Hosts, problem::Refused, rules_thread::RulesThread, table::Plane};
 use crate::{
     control::flow::Flow,
     decide::service::{Answer, Service},
@@ -16,6 +16,7 @@ use crate::{
     listen::access::Door,
     observe::{
         metrics::{Events, Metrics},
+        once_a_minute::OnceAMinute,
         telemetry::Telemetry,
     },
     rules::file::RulesFile,
@@ -49,12 +50,28 @@ pub(crate) struct App {
     pub hosts: Hosts,
     /// `None` if OTLP export is off.
     pub telemetry: Option<Arc<Telemetry>>,
+    /// For the log line of [`App::without_decision`].
+    pub undecided: OnceAMinute,
 }
 
 impl App {
     /// The response for one limit.
     pub fn one(&self, answer: &Answer, status: Option<StatusCode>) -> Response<Body> {
         self.for_vendor(std::slice::from_ref(answer), answer::one(answer, status))
+    }
+
+    /// The response to a proxy's question that has no decision: 204, so the proxy's request goes on. The requests by route and status
+    /// count it.
+    pub(super) fn without_decision(&self, refused: &Refused) -> Response<Body> {
+        if self.undecided.is_due(self.service.now()) {
+            tracing::warn!(
+                error = refused.problem().detail(),
+                "a proxy's request goes on without a decision (errors=admit); at most one line a minute"
+            );
+        }
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response
     }
 
     /// Adds the header fields of the provider of language models, if one is chosen.

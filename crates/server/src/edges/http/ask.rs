@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, ops::Deref, time::Duration};
 
-use axum::http;
+use axum::http::{self, StatusCode};
 
 use serde::{
     Deserialize, Deserializer,
@@ -326,22 +326,43 @@ pub(super) struct InHead<'a> {
     pub limit: &'a str,
     pub key: Option<Cow<'a, [u8]>>,
     pub cost: u32,
+    /// The status of a denial.
+    pub denied: StatusCode,
 }
 
 /// The header fields that can replace the query.
 const KEY: &str = "x-tidegate-key";
 const COST: &str = "x-tidegate-cost";
 
-/// Parses `/v1/check/LIMIT?key=KEY&cost=N`, where header fields can replace key and cost. A key is any bytes.
+/// Whether a proxy asks with `errors=admit`: its request goes on if there is no decision.
+pub(super) fn admits_errors(uri: &http::Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "errors=admit"))
+}
+
+/// Parses `/v1/check/LIMIT?key=KEY&cost=N&denied=403&errors=admit`, where header fields can replace key and cost. A key is any bytes.
 pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refused> {
     let limit = request.uri().path().rsplit('/').next().unwrap_or_default();
     let mut told: [Option<Cow<'_, [u8]>>; 2] = [None, None];
+    let mut denied = StatusCode::TOO_MANY_REQUESTS;
     for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let at = match name {
             "key" => 0,
             "cost" => 1,
-            _ => return Err(field("#", format!("the query has no field `{}`: key, cost", shown(name)))),
+            "denied" => {
+                denied = match value {
+                    "403" => StatusCode::FORBIDDEN,
+                    "429" => StatusCode::TOO_MANY_REQUESTS,
+                    _ => return Err(field("#", "`denied` must be 403 or 429")),
+                };
+                continue;
+            }
+            "errors" if value == "admit" => continue,
+            "errors" => return Err(field("#", "`errors` must be `admit`")),
+            _ => {
+                let what = format!("the query has no field `{}`: key, cost, denied, errors", shown(name));
+                return Err(field("#", what));
+            }
         };
         let value = percent_encoding::percent_decode_str(value).into();
         if told[at].replace(value).is_some() {
@@ -365,7 +386,7 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refus
             .and_then(|text| text.parse().ok())
             .ok_or_else(|| field("#", format!("the cost must be a whole number from 0 to {}", u32::MAX)))?,
     };
-    Ok(InHead { limit, key, cost })
+    Ok(InHead { limit, key, cost, denied })
 }
 
 /// The first 16 bytes of a name that a client may have made up, as far as they are whole characters.
@@ -459,7 +480,7 @@ mod tests {
             request.body(()).unwrap()
         };
         let read = |request: &http::Request<()>| {
-            let InHead { limit, key, cost } =
+            let InHead { limit, key, cost, .. } =
                 in_head(request).map_err(|refused| refused.problem().to_json()["detail"].to_string())?;
             Ok((limit.to_owned(), key.map(Cow::into_owned), cost))
         };
@@ -475,6 +496,8 @@ mod tests {
             ("/v1/check/a?keys=b", None, "no field `keys`"),
             ("/v1/check/a?cost=-1", None, "whole number"),
             ("/v1/check/a?cost=4294967296", None, "whole number"),
+            ("/v1/check/a?denied=200", None, "403 or 429"),
+            ("/v1/check/a?errors=deny", None, "`admit`"),
         ] {
             let fields: Vec<_> = field.iter().map(|value| ("x-tidegate-key", *value)).collect();
             let error = read(&head(uri, &fields)).unwrap_err();

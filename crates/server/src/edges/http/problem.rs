@@ -131,6 +131,10 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "Not permitted", detail)
     }
 
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     pub fn to_json(&self) -> Value {
         let mut body = json!({
             "type": "about:blank",
@@ -174,7 +178,6 @@ pub(super) fn mistake(mistake: &Mistake) -> Value {
 pub(super) struct Refused(Box<Problem>);
 
 impl Refused {
-    #[cfg(test)]
     pub fn problem(&self) -> &Problem {
         &self.0
     }

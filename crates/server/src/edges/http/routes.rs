@@ -79,11 +79,14 @@ impl Paths {
     async fn answer_route(&self, route: &'static Route, request: Request<Incoming>) -> Response<Body> {
         let (app, &Route { method, path, .. }) = (&*self.app, route);
         let started = app.service.now();
+        let admits_errors = route.endpoint == Endpoint::Check && ask::admits_errors(request.uri());
         let traced = app.telemetry.as_deref().map(|telemetry| telemetry.http_request(path, &request));
         // Pinned here, or this future would have room for it in each of the two branches.
         let answer = pin!(async {
             let answer = run(app, self.plane, route, request).await;
-            let response = answer.unwrap_or_else(Refused::into_response);
+            let response = answer.unwrap_or_else(|refused| {
+                if admits_errors { app.without_decision(&refused) } else { refused.into_response() }
+            });
             tracing::debug!(method, path, status = response.status().as_u16(), "answered");
             response
         });
@@ -143,19 +146,7 @@ async fn run(
             ready(app)?;
             Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
         }
-        Endpoint::Check => {
-            let ask = ask::in_head(&request)?;
-            permitted(ask.limit)?;
-            let key = ask.key.as_deref();
-            let asked = service::Ask { limit: ask.limit.as_bytes(), key, cost: ask.cost };
-            let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
-            let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
-            // A proxy wants only the head: nginx closes a connection on which a body is left.
-            let mut response = app.one(&answer, None);
-            response.headers_mut().remove(header::CONTENT_TYPE);
-            *response.body_mut() = Body::empty();
-            Ok(response)
-        }
+        Endpoint::Check => check(app, &request, &permitted).await,
         Endpoint::Top => top::answer(app, request.uri(), &permitted),
         Endpoint::Denied => top::denied(app, request.uri(), &permitted),
         Endpoint::History => history::answer(app, request.uri(), &permitted),
@@ -207,6 +198,27 @@ async fn run(
         // What operators and their tools ask for.
         _ => Box::pin(admin::run(app, endpoint, request, rights.as_deref(), &permitted)).await,
     }
+}
+
+/// Decides for a proxy.
+async fn check(
+    app: &App,
+    request: &Request<Incoming>,
+    permitted: impl Fn(&str) -> Result<(), Problem>,
+) -> Result<Response<Body>, Refused> {
+    let ask = ask::in_head(request)?;
+    permitted(ask.limit)?;
+    let asked = service::Ask { limit: ask.limit.as_bytes(), key: ask.key.as_deref(), cost: ask.cost };
+    let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
+    let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+    // A proxy wants only the head: nginx closes a connection on which a body is left.
+    let mut response = app.one(&answer, None);
+    response.headers_mut().remove(header::CONTENT_TYPE);
+    *response.body_mut() = Body::empty();
+    if response.status() == StatusCode::TOO_MANY_REQUESTS {
+        *response.status_mut() = ask.denied;
+    }
+    Ok(response)
 }
 
 /// Whether the server accepts requests. A store that is down does not make it unready as long as every limit can decide without the

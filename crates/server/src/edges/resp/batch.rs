@@ -31,6 +31,7 @@ use super::{
     limiting::{write_cell, write_decision, write_done},
     question::{Question, Reply},
     reply::Replies,
+    reserving::write_reserved,
     session::Session,
 };
 use crate::decide::{
@@ -134,8 +135,8 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
         }
         (Reply::Throttle(Err(error)), _) => replies.error(&error.to_string()),
         (Reply::Reserve(done), Question::Reserve(reserving)) => {
-            replies.protocol = reserving.protocol();
-            reserving.write(&mut replies, done);
+            replies.protocol = reserving.protocol;
+            write_reserved(&mut replies, reserving, done);
         }
         (Reply::Reserve(_), _) => {}
     }

@@ -4,11 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{Decision, Nanos};
 
-use super::reserving::{Done, Reserving};
-use crate::decide::{
-    limits::{Limit, Operation, Operator},
-    service::{Act, Refusal, Service},
-    throttle::{ThrottleError, ThrottleQuota},
+use super::Protocol;
+use crate::{
+    decide::{
+        limits::{Limit, Operation, Operator},
+        reservations::{Id, ReservationError},
+        service::{Act, Ask, JointAnswer, Refusal, Service, refuse_unknown},
+        throttle::{ThrottleError, ThrottleQuota},
+    },
+    listen::access::{Rights, Role},
 };
 
 /// A question that only the store can answer.
@@ -105,4 +109,93 @@ impl Question {
 /// How much of a question's deadline has passed.
 fn spent_since(read: Nanos, service: &Service) -> Duration {
     service.now().saturating_since(read).into()
+}
+
+/// A command about a reservation, with the rights of its client.
+#[derive(Debug)]
+pub(crate) struct Reserving {
+    pub(super) act: ReservationAct,
+    pub(super) rights: Option<Arc<Rights>>,
+    pub(super) protocol: Protocol,
+}
+
+/// A limit, a key and a cost.
+type Asked = (Box<[u8]>, Box<[u8]>, u32);
+
+#[derive(Debug)]
+pub(super) enum ReservationAct {
+    /// For a time.
+    Reserve(Nanos, Vec<Asked>),
+    Extend(Id, Vec<u32>),
+    /// Without costs the reservation is cancelled.
+    Settle(Id, Option<Vec<u32>>),
+}
+
+/// The answer to it.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// The decision, and the id unless the limits denied.
+    Reserved(JointAnswer, Option<Id>),
+    Extended(JointAnswer),
+    /// Whether it was the first settlement.
+    Settled(bool),
+    Refused(Refusal),
+    /// The client lacks the right to do this.
+    NotPermitted(&'static str),
+}
+
+impl Reserving {
+    /// Questions about one reservation stay in order, and new reservations of one key.
+    pub fn is_about(&self) -> (usize, &[u8]) {
+        match &self.act {
+            ReservationAct::Reserve(_, asks) => (1, asks.first().map_or(&[], |ask| &ask.1)),
+            // Commands about reservations whose low bits are equal wait for each other, too.
+            ReservationAct::Extend(Id(id), _) | ReservationAct::Settle(Id(id), _) => {
+                (2 + (*id as usize >> 2), &[])
+            }
+        }
+    }
+
+    /// Carries it out.
+    pub async fn ask(&self, service: &Service, now: Nanos) -> Done {
+        self.try_ask(service, now).await.unwrap_or_else(Done::Refused)
+    }
+
+    async fn try_ask(&self, service: &Service, now: Nanos) -> Result<Done, Refusal> {
+        let refuse = Refusal::Reservation;
+        let id = match &self.act {
+            ReservationAct::Reserve(ttl, asks) => {
+                if !asks.iter().all(|ask| self.may_use(&ask.0)) {
+                    return Ok(Done::NotPermitted("reserve units of these limits"));
+                }
+                let asks: Vec<_> = asks
+                    .iter()
+                    .map(|(limit, key, cost)| Ask { limit, key: Some(key), cost: *cost })
+                    .collect();
+                if let Some(rights) = &self.rights {
+                    let limits = service.limits();
+                    asks.iter().try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
+                }
+                let reserved = service.reserve(&asks, *ttl, now).await;
+                let (joint, id) = reserved.map_err(|(_, refusal)| refusal)?;
+                return Ok(Done::Reserved(joint, id));
+            }
+            ReservationAct::Extend(id, _) | ReservationAct::Settle(id, _) => *id,
+        };
+        let parts = service.reserved(id).await.map_err(refuse)?;
+        if !parts.iter().all(|part| self.may_use(part.limit.as_bytes())) {
+            return Ok(Done::NotPermitted("use this reservation"));
+        }
+        match &self.act {
+            ReservationAct::Extend(id, costs) => service.extend(*id, costs, now).await.map(Done::Extended),
+            ReservationAct::Settle(id, costs) => {
+                service.settle(*id, costs.as_deref(), now).await.map(Done::Settled).map_err(refuse)
+            }
+            ReservationAct::Reserve(..) => Err(refuse(ReservationError::Ended)),
+        }
+    }
+
+    fn may_use(&self, limit: &[u8]) -> bool {
+        self.rights.as_ref().is_some_and(|rights| rights.may(Role::Decide) && rights.concern(limit))
+    }
 }

@@ -8,13 +8,11 @@
 //! `spop` parses and writes frames.
 
 mod connection;
-mod in_process;
 mod question;
 mod serve;
 
 use std::sync::Arc;
 
-pub use in_process::Conversations;
 pub(crate) use serve::serve;
 
 use crate::{decide::service::Service, listen::access::Door, observe::metrics::SpoeStats};

@@ -62,6 +62,8 @@ pub(in crate::serve) struct Client {
     pub stats: Arc<XdsStats>,
     pub service: Arc<Service>,
     pub reload: mpsc::Sender<ReloadOrder>,
+    /// Whether several resources may have descriptors of one domain.
+    pub merge_domains: bool,
 }
 
 impl Client {
@@ -210,7 +212,7 @@ impl Client {
 
     /// Checks the resources by themselves, so that mistakes are not mixed with those of files.
     fn checked(&self, texts: Vec<Text>) -> Result<Vec<Text>, String> {
-        let checked = build(texts.iter().cloned().map(Ok), self.service.keeping());
+        let checked = build(texts.iter().cloned().map(Ok), self.service.keeping(), self.merge_domains);
         checked.map(|_| texts).map_err(|error| {
             let reason = abridged(error.to_string());
             tracing::error!(

@@ -229,7 +229,7 @@ mod tests {
             ],
         };
         let texts = texts(&[resource(&config)], "http://a").unwrap();
-        let sent = build(texts.into_iter().map(Ok), Keeping::Memory).unwrap();
+        let sent = build(texts.into_iter().map(Ok), Keeping::Memory, false).unwrap();
         let file = "domain: shop
 descriptors:
   - key: route
@@ -242,7 +242,7 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true, name: all, replaces: [{name: other}]}}
 ";
         let file = Text { origin: PathBuf::new(), text: file.to_owned() };
-        let file = build([Ok(file)], Keeping::Memory).unwrap();
+        let file = build([Ok(file)], Keeping::Memory, false).unwrap();
         assert_eq!(sent.limits, file.limits);
         assert_eq!(format!("{:?}", sent.domains.rules()), format!("{:?}", file.domains.rules()));
     }
@@ -261,7 +261,7 @@ descriptors:
                 ..RateLimitConfig::default()
             };
             let texts = texts(&[resource(&config)], "http://a").unwrap();
-            let said = build(texts.into_iter().map(Ok), Keeping::Memory).unwrap_err().to_string();
+            let said = build(texts.into_iter().map(Ok), Keeping::Memory, false).unwrap_err().to_string();
             assert!(said.contains("http://a domain d") && said.contains("second, minute"), "{said}");
         }
     }

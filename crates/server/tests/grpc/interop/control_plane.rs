@@ -19,14 +19,14 @@ use crate::{
     rls::START,
 };
 
-struct ControlPlane {
+pub struct ControlPlane {
     process: Child,
     input: ChildStdin,
     lines: mpsc::Receiver<String>,
 }
 
 impl ControlPlane {
-    fn start(arguments: &[&str]) -> Self {
+    pub fn start(arguments: &[&str]) -> Self {
         let program = env::var("TIDEGATE_CONTROL_PLANE").expect("scripts/servers.sh control-plane names it");
         let mut process = Command::new(program)
             .args(arguments)
@@ -41,11 +41,11 @@ impl ControlPlane {
         Self { process, input, lines }
     }
 
-    fn send(&mut self, snapshot: &str) {
+    pub fn send(&mut self, snapshot: &str) {
         writeln!(self.input, "{snapshot}").unwrap();
     }
 
-    fn line(&self) -> String {
+    pub fn line(&self) -> String {
         self.lines.recv_timeout(PATIENCE).unwrap()
     }
 }

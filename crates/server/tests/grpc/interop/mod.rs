@@ -18,6 +18,7 @@
 mod control_plane;
 mod differences;
 mod examples;
+mod gateway;
 mod grpcurl;
 mod random;
 mod theirs;

@@ -53,10 +53,10 @@ descriptors:
 }
 
 /// splitmix64: the same requests in every run.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -120,7 +120,7 @@ impl Random {
     }
 }
 
-fn chain(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+pub fn chain(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entries = entries.iter().flat_map(|(key, value)| one(key, value).entries).collect();
     RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
 }
@@ -233,7 +233,7 @@ fn is_over(code: i32) -> bool {
 }
 
 /// What is compared in addition to the limit.
-fn same(status: &DescriptorStatus) -> (bool, u32) {
+pub fn same(status: &DescriptorStatus) -> (bool, u32) {
     (is_over(status.code), status.limit_remaining)
 }
 

@@ -26,6 +26,11 @@ pub struct Theirs {
 impl Theirs {
     /// Starts it with these configuration files.
     pub fn start(name: &str, files: &[String]) -> Self {
+        Self::start_with(name, files, &[])
+    }
+
+    /// The same, with more of its environment.
+    pub fn start_with(name: &str, files: &[String], environment: &[(&str, &str)]) -> Self {
         let program = env::var_os("TIDEGATE_RATELIMIT")
             .expect("TIDEGATE_RATELIMIT names the program; scripts/test.sh --interop fetches it");
         let redis = Server::start(&[]);
@@ -53,6 +58,7 @@ impl Theirs {
         ] {
             command.env(name, value);
         }
+        command.envs(environment.iter().copied());
         command.env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
         command.env("GRPC_PORT", port.to_string());
         for name in ["PORT", "DEBUG_PORT"] {

@@ -13,7 +13,7 @@
 
 use tidegate_core::Nanos;
 
-use super::terms::Terms;
+use super::terms::{Terms, Wants};
 
 const SECOND: Nanos = Nanos::from_secs(1);
 /// The number of consecutive reports without requests after which the server sends the Envoy to abandon the bucket.
@@ -63,8 +63,11 @@ impl Part {
         // By this clock, because Envoy reports its time in whole seconds.
         let span = now.saturating_since(self.measured_at);
         if span >= SECOND {
-            let load = u128::from(self.unmeasured) * u128::from(SECOND.get()) / u128::from(span.get());
-            self.load = Some(u64::try_from(load).unwrap_or(u64::MAX));
+            // To the nearest whole number, but some load is never none.
+            let (requests, span) =
+                (u128::from(self.unmeasured) * u128::from(SECOND.get()), u128::from(span.get()));
+            let load = u64::try_from((requests + span / 2) / span).unwrap_or(u64::MAX);
+            self.load = Some(load.max(self.unmeasured.min(1)));
             self.quiet = if self.unmeasured == 0 { self.quiet + 1 } else { 0 };
             (self.unmeasured, self.measured_at) = (0, now);
         }
@@ -114,16 +117,20 @@ impl Part {
         self.share == 0 || now >= self.until
     }
 
-    /// The charge for a second that its load needs, if `envoys` share the limit.
-    pub fn wants(&self, terms: &Terms, envoys: u64, now: Nanos) -> u64 {
-        let share = match self.load {
-            None => terms.unknown(envoys),
+    /// The charges for a second that its load needs and that it can use, if `envoys` share the limit. It can use `floor` tokens in any
+    /// case.
+    pub fn wants(&self, terms: &Terms, envoys: u64, floor: u64, now: Nanos) -> Wants {
+        let (need, most) = match self.load {
+            None => (terms.unknown(envoys).min(terms.even(envoys)), terms.unknown(envoys)),
             // With room to grow.
-            Some(load) => load.saturating_add(load / 4).saturating_add(1).max(terms.floor(envoys)),
+            Some(load) => (load, load.saturating_add(load / 4).max(floor).max(1)),
         };
         // At most what can be assigned for a second.
-        let share = share.min(u32::MAX.into());
-        if self.is_fresh(now) { share.saturating_mul(2) } else { share }
+        let charge = |share: u64| {
+            let share = share.min(u32::MAX.into());
+            if self.is_fresh(now) { share.saturating_mul(2) } else { share }
+        };
+        Wants { need: charge(need), most: charge(most) }
     }
 
     /// Records the charge for this second. Returns the tokens per second to assign, 0 for none.
@@ -190,14 +197,15 @@ mod tests {
     #[test]
     fn a_first_bucket_is_charged_for_what_it_holds_and_what_it_gets() {
         let mut part = Part::new(START);
-        assert_eq!(part.wants(&HOUR, 1, START), 100, "a twentieth for a second, and a full bucket");
+        let wants = |part: &Part, at| part.wants(&HOUR, 1, HOUR.floor(1), at).most;
+        assert_eq!(wants(&part, START), 100, "a twentieth for a second, and a full bucket");
         assert_eq!(part.assign(100, 0, START), 50);
         part.lasts(5, START);
-        assert_eq!(part.wants(&HOUR, 1, after(1)), 50);
+        assert_eq!(wants(&part, after(1)), 50);
         assert_eq!(part.assign(50, 0, after(1)), 50, "the bucket that it has goes on");
         part.lasts(5, after(1));
         // Without a new message, the assignment ends, and the next bucket starts full again.
-        assert_eq!(part.wants(&HOUR, 1, after(6)), 100);
+        assert_eq!(wants(&part, after(6)), 100);
     }
 
     #[test]
@@ -213,7 +221,8 @@ mod tests {
         assert_eq!(part.surplus(), 180, "of 300 it used 20, and has 100 in hand");
         assert_eq!(part.surplus(), 0);
         assert_eq!(part.report(130, 0, after(6)), 30, "what was not paid for is owed");
-        assert_eq!(part.wants(&HOUR, 1, after(6)), 163, "130 a second and some room");
+        let wants = part.wants(&HOUR, 1, HOUR.floor(1), after(6));
+        assert_eq!(wants, Wants { need: 130, most: 162 }, "130 a second and some room");
     }
 
     #[test]
@@ -232,12 +241,15 @@ mod tests {
         let second = Terms { limit: 1_000, window: 1, gives_back: false };
         let mut part = Part::new(START);
         part.report(1, 0, START);
-        assert_eq!(part.wants(&second, 2, START), 2 * u64::from(u32::MAX), "all that there is");
+        let all = 2 * u64::from(u32::MAX);
+        assert_eq!(part.wants(&second, 2, 0, START), Wants { need: 1_000, most: all }, "all that there is");
         part.assign(1_000, 0, START);
         part.lasts(5, START);
         part.report(299, 700, after(5));
-        assert_eq!(part.wants(&second, 2, after(4)), 251, "200 a second and some room");
-        assert_eq!(part.wants(&second, 1, after(4)), 500, "half of its own part in any case");
+        let load = Wants { need: 200, most: 250 };
+        assert_eq!(part.wants(&second, 2, 200, after(4)), load, "200 a second and some room");
+        let alone = Wants { need: 200, most: 500 };
+        assert_eq!(part.wants(&second, 1, 500, after(4)), alone, "half of its own part if units are left");
         part.report(0, 0, after(10));
         assert!(!part.is_quiet());
         part.report(0, 0, after(15));

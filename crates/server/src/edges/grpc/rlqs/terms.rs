@@ -27,8 +27,13 @@ impl Terms {
         second / self.window
     }
 
-    /// The tokens that each of `envoys` may spend in a second regardless of its reports: the next report may be five seconds away,
-    /// and its load may have grown by then.
+    /// The even part of a second.
+    pub fn even(&self, envoys: u64) -> u64 {
+        (self.limit / self.window / envoys.max(1)).max(1)
+    }
+
+    /// The tokens that each of `envoys` may spend in a second regardless of its reports, as long as the others do not need them: the
+    /// next report may be five seconds away, and its load may have grown by then.
     pub fn floor(&self, envoys: u64) -> u64 {
         let steady = self.limit / self.window / (2 * envoys.max(1));
         if self.window > 1 && self.gives_back {
@@ -44,7 +49,7 @@ impl Terms {
             // Each second is independent: what is left in one is lost.
             Self { window: 1, .. } => u64::MAX,
             Self { gives_back: true, .. } => self.floor(envoys).max(1),
-            Self { limit, window, .. } => (limit / window / envoys.max(1)).max(1),
+            Self { .. } => self.even(envoys),
         }
     }
 
@@ -72,6 +77,23 @@ impl Terms {
     pub fn budget(&self, room: u64) -> u64 {
         if self.window == 1 { room } else { room.div_ceil(PART_OF_ROOM) }
     }
+}
+
+/// The units that an Envoy needs for its measured load, and the most that it can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wants {
+    pub need: u64,
+    pub most: u64,
+}
+
+/// Divides units by need. What is left goes to those that can use more.
+pub(super) fn share_out(wants: &[Wants], units: u64, turn: u64) -> Vec<u64> {
+    let needs: Vec<u64> = wants.iter().map(|wants| wants.need).collect();
+    let parts = divide(&needs, units, turn);
+    let left = units.saturating_sub(parts.iter().sum());
+    let more: Vec<u64> =
+        wants.iter().zip(&parts).map(|(wants, part)| wants.most.saturating_sub(*part)).collect();
+    parts.into_iter().zip(divide(&more, left, turn)).map(|(part, more)| part + more).collect()
 }
 
 /// Divides units by demand: no one gets more than it wants, or less than another with the same demand, except for the last
@@ -124,6 +146,15 @@ mod tests {
         let single: Vec<Vec<u64>> = (0..3).map(|turn| divide(&[5, 5, 5], 1, turn)).collect();
         let sums: Vec<u64> = (0..3).map(|at| single.iter().map(|parts| parts[at]).sum()).collect();
         assert_eq!(sums, [1, 1, 1], "each has its turn");
+    }
+
+    #[test]
+    fn needs_come_before_room_to_grow() {
+        let wants = |need, most| Wants { need, most };
+        let idle = wants(1, 50);
+        assert_eq!(share_out(&[wants(300, 376), idle], 100, 0), [99, 1]);
+        assert_eq!(share_out(&[wants(30, 60), idle], 100, 0), [60, 40]);
+        assert_eq!(share_out(&[idle, idle], 200, 0), [50, 50]);
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, mem, sync::Arc};
 use futures_util::future::join_all;
 use tidegate_core::Nanos;
 
-use super::{Assigner, Bucket, Charged, LOOK, TIME_TO_LIVE, divide, wire};
+use super::{super::terms::divide, Assigner, Bucket, Charged, LOOK, TIME_TO_LIVE, wire};
 
 /// A key of a limit in this second.
 struct Taken {

@@ -28,7 +28,7 @@ use self::{
 use super::{
     Said,
     part::Part,
-    terms::{TIME_TO_LIVE, divide},
+    terms::{TIME_TO_LIVE, Terms, share_out},
     wire::{self, Bucket},
 };
 use crate::{
@@ -303,7 +303,8 @@ impl Assigner {
             // From the next second on it shares with the others. Until then it gets what is left over.
             Place::Limited(charged) if known.is_none() => {
                 let (envoys, reserve) = self.beside(&charged, now);
-                let wanted = self.held[at].part.wants(&charged.terms, envoys, now);
+                let floor = self.floor(&charged.terms, envoys);
+                let wanted = self.held[at].part.wants(&charged.terms, envoys, floor, now).most;
                 let (granted, room) = charged.take_within_budget(0, reserve, wanted, now).await;
                 let window = charged.terms.window_of(now.get() / SECOND);
                 let part = &mut self.held[at].part;
@@ -375,16 +376,18 @@ impl Assigner {
                 let part = &mut self.held[*at].part;
                 part.pay(part.share(), window);
             }
-            let wants: Vec<u64> =
-                group.live.iter().map(|at| self.held[*at].part.wants(terms, envoys, now)).collect();
+            let floor = self.floor(terms, envoys);
+            let wants: Vec<_> =
+                group.live.iter().map(|at| self.held[*at].part.wants(terms, envoys, floor, now)).collect();
             if terms.at_a_time(servers, false) < u64::MAX {
                 let unmet = group.live.iter().zip(&wants).map(|(at, want)| {
                     let held = &self.held[*at];
-                    (*at, Arc::clone(&held.bucket), if held.part.is_fresh(now) { want / 2 } else { *want })
+                    let most = if held.part.is_fresh(now) { want.most / 2 } else { want.most };
+                    (*at, Arc::clone(&held.bucket), most)
                 });
                 self.later.took(&group.charged, unmet.collect(), group.due + granted, room);
             }
-            let shares: Vec<u64> = divide(&wants, granted, second)
+            let shares: Vec<u64> = share_out(&wants, granted, second)
                 .into_iter()
                 .zip(&group.live)
                 .map(|(granted, at)| self.held[*at].part.assign(granted, window, now))
@@ -401,6 +404,15 @@ impl Assigner {
         }
         for (stream, actions) in said {
             self.say(stream, actions);
+        }
+    }
+
+    /// The tokens of an Envoy that does not need them. Servers that share a limit take none: another server may need them.
+    fn floor(&self, terms: &Terms, envoys: u64) -> u64 {
+        if terms.at_a_time((self.servers)(&self.service).into(), false) < u64::MAX {
+            0
+        } else {
+            terms.floor(envoys)
         }
     }
 
@@ -428,7 +440,9 @@ impl Assigner {
             *due = lost.iter().map(|at| self.held[*at].part.share()).fold(0, u64::saturating_add);
             *reserve = lost.iter().map(|at| self.held[*at].part.later(now)).fold(0, u64::saturating_add);
             let envoys = live.len() as u64;
-            let wants = live.iter().map(|at| self.held[*at].part.wants(&charged.terms, envoys, now));
+            let floor = self.floor(&charged.terms, envoys);
+            let wants =
+                live.iter().map(|at| self.held[*at].part.wants(&charged.terms, envoys, floor, now).most);
             *wanted = wants.fold(0, u64::saturating_add);
         }
         groups

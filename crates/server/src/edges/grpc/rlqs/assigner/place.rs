@@ -122,7 +122,8 @@ pub(super) fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u6
     for (hits, is_denied) in [(admitted, false), (denied, true)] {
         if hits > 0 {
             // Envoy does not report how near the limit was.
-            let fate = Fate { hits, is_denied, is_shadow: false, is_blocked: false, limit, remaining: limit };
+            let (is_shadow, is_blocked) = (false, false);
+            let fate = Fate { hits, is_denied, is_shadow, is_blocked, limit, near: limit, remaining: limit };
             counts.add(None, fate);
         }
     }

@@ -290,6 +290,64 @@ async fn envoys_share_a_limit_and_shares_follow_the_load() {
     assert!(back[0] >= 490, "{back:?}");
 }
 
+/// The limit is for what Envoys need; an even part of it is only for what is left.
+#[tokio::test]
+async fn a_busy_envoy_gets_what_those_with_little_load_leave() {
+    for quiet in [1, 9] {
+        let mut world = World::new(100, "second", 1);
+        let mut load = vec![200];
+        load.resize(1 + quiet, 1);
+        for _ in &load {
+            world.join(&FREE).await;
+        }
+        world.run(10, &load).await;
+        let admitted = world.run(10, &load).await;
+        let others: u64 = admitted[1..].iter().sum();
+        assert!(admitted[0] + others >= 980, "{admitted:?}");
+        assert!(admitted[1..].iter().all(|admitted| *admitted >= 9), "{admitted:?}");
+        // The loads change places.
+        let last = load.len() - 1;
+        load.swap(0, last);
+        world.run(10, &load).await;
+        let admitted = world.run(10, &load).await;
+        assert!(admitted[last] >= 1_000 - 10 * quiet as u64 - 20, "{admitted:?}");
+    }
+}
+
+#[tokio::test]
+async fn fifty_envoys_with_unequal_loads_use_the_limit() {
+    let mut world = World::new(1_000, "second", 1);
+    // Zipf's law, 1,350 a second in all.
+    let load: Vec<u64> = (1..=50).map(|rank| 300 / rank).collect();
+    for _ in &load {
+        world.join(&FREE).await;
+    }
+    world.run(12, &load).await;
+    let admitted: u64 = world.run(20, &load).await.iter().sum();
+    assert!(admitted >= 19_000, "{admitted} of 20,000");
+}
+
+#[tokio::test]
+async fn a_busy_envoy_gets_what_the_envoys_of_another_server_leave() {
+    let mut busy = World::new(100, "second", 1);
+    busy.assigner.servers = |_| 2;
+    let mut quiet = busy.beside();
+    busy.join(&FREE).await;
+    for _ in 0..9 {
+        quiet.join(&FREE).await;
+    }
+    for second in 0..30 {
+        let before = busy.envoys[0].total;
+        for step in 0..SECOND / STEP.get() {
+            busy.step(&[10]).await;
+            quiet.turn(&[u64::from(step == 0); 9]).await;
+        }
+        let got = busy.envoys[0].total - before;
+        assert!(second < 10 || got >= 85, "{second}: {got} of the 91 that the others leave");
+    }
+    assert!(quiet.envoys.iter().all(|envoy| envoy.total >= 20));
+}
+
 #[tokio::test]
 async fn equal_envoys_on_two_servers_get_equal_parts_in_each_second() {
     let mut one = World::new(100, "second", 1);

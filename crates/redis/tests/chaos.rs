@@ -1,0 +1,228 @@
+//! 24 faults of a store and of the network to it, while three nodes use up an exact, a leased and a reported limit. None of the limits is
+//! over, and every node is answered by the store again when a fault has ended.
+//!
+//! Each fault comes once; `TIDEGATE_LONG=1` makes it five times.
+#![cfg(feature = "servers")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tidegate_core::{Policy, Quota};
+use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store};
+use tidegate_redis_servers::{PATIENCE, Proxy, Reply, Server, eventually};
+
+const LIMIT: u64 = 900;
+const UNREPORTED: u64 = 45;
+const MODES: [Mode; 3] = [Mode::Exact, Mode::Leased, Mode::Reported];
+/// How long a fault lasts.
+const LENGTH: Duration = Duration::from_millis(300);
+const HOUR: i64 = 3_600;
+
+/// A store, and three nodes with a proxy each.
+struct World {
+    server: Server,
+    proxies: [Proxy; 3],
+    nodes: Vec<[SharedLimit; 3]>,
+}
+
+impl World {
+    fn start() -> Self {
+        let server = Server::with_clock();
+        let proxies = [(); 3].map(|()| Proxy::before(server.port()));
+        let nodes = proxies.each_ref().map(|proxy| {
+            let store = Store::open(&proxy.address()).expect("the address is well formed");
+            eventually("the store is reached", || store.health() == Health::Up);
+            MODES.map(|mode| {
+                let quota: Quota = "900/360d".parse().expect("the quota is well formed");
+                let limit = store.limit(&format!("{mode:?}"), Policy::sliding_window(quota)).mode(mode);
+                let limit = limit.on_error(OnError::Closed).deadline(Duration::from_millis(500));
+                limit.build().expect("the policy can be shared")
+            })
+        });
+        Self { server, proxies, nodes: nodes.into() }
+    }
+
+    fn ask(&self, command: &str) -> Reply {
+        self.server.ask(&command.split(' ').collect::<Vec<_>>())
+    }
+
+    fn each(&self, act: impl Fn(&Proxy)) {
+        self.proxies.iter().for_each(act);
+    }
+
+    /// Another program writes to every key.
+    fn overwrite(&self, command: &str) {
+        let Reply::Array(keys) = self.ask("KEYS tidegate:*:*:hot") else { panic!("there are keys") };
+        for key in keys {
+            self.ask("PING");
+            let words: Vec<&str> = command.split(' ').collect();
+            self.server.ask(&["DEL", key.text()]);
+            if let [name, value] = words[..] {
+                self.server.ask(&[name, key.text(), value]);
+            }
+        }
+    }
+}
+
+type Act = fn(&mut World);
+
+/// A fault: its name, how often the store has its data from then on, how it begins, and how it ends.
+struct Fault(&'static str, u64, Act, Act);
+
+const NOTHING: Act = |_| ();
+const BUSY: &str = "local function now() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 end local from = now() \
+                    while now() < from + 300 do end";
+
+const FAULTS: [Fault; 24] = [
+    Fault("restart without its data", 2, |world| world.server.kill(), |world| world.server.start_again()),
+    Fault("freeze", 1, |world| world.server.freeze(), |world| world.server.thaw()),
+    Fault(
+        "freeze for longer than the deadline",
+        1,
+        |world| {
+            world.server.freeze();
+            std::thread::park_timeout(Duration::from_millis(700));
+        },
+        |world| world.server.thaw(),
+    ),
+    Fault("emptied", 2, |world| drop(world.ask("FLUSHALL")), NOTHING),
+    Fault("emptied in the background", 2, |world| drop(world.ask("FLUSHALL ASYNC")), NOTHING),
+    Fault("scripts forgotten", 1, |world| drop(world.ask("SCRIPT FLUSH")), NOTHING),
+    Fault(
+        "out of memory",
+        1,
+        |world| drop(world.ask("CONFIG SET maxmemory 1")),
+        |world| drop(world.ask("CONFIG SET maxmemory 0")),
+    ),
+    Fault(
+        "a replica",
+        1,
+        |world| drop(world.ask("REPLICAOF 127.0.0.1 1")),
+        |world| drop(world.ask("REPLICAOF NO ONE")),
+    ),
+    Fault(
+        "too few replicas",
+        1,
+        |world| drop(world.ask("CONFIG SET min-replicas-to-write 1")),
+        |world| drop(world.ask("CONFIG SET min-replicas-to-write 0")),
+    ),
+    Fault("clients killed", 1, |world| drop(world.ask("CLIENT KILL TYPE normal SKIPME yes")), NOTHING),
+    Fault("writes paused", 1, |world| drop(world.ask("CLIENT PAUSE 300 WRITE")), NOTHING),
+    Fault("clients paused", 1, |world| drop(world.ask("CLIENT PAUSE 300 ALL")), NOTHING),
+    Fault("busy with a script", 1, |world| drop(world.server.ask(&["EVAL", BUSY, "0"])), NOTHING),
+    Fault(
+        "no right to run scripts",
+        1,
+        |world| drop(world.ask("ACL SETUSER default -eval -evalsha")),
+        |world| drop(world.ask("ACL SETUSER default +@all")),
+    ),
+    Fault("keys of another type", 2, |world| world.overwrite("LPUSH other"), |world| world.overwrite("")),
+    Fault("keys of another program", 2, |world| world.overwrite("SET other"), |world| world.overwrite("")),
+    Fault(
+        "far away",
+        1,
+        |world| world.each(|proxy| proxy.delay(Duration::from_millis(80))),
+        |world| world.each(|proxy| proxy.delay(Duration::ZERO)),
+    ),
+    Fault(
+        "slower than the deadline",
+        1,
+        |world| world.each(|proxy| proxy.delay(Duration::from_millis(700))),
+        |world| world.each(|proxy| proxy.delay(Duration::ZERO)),
+    ),
+    Fault("one node cut off", 1, |world| world.proxies[0].cut(), NOTHING),
+    Fault("all nodes cut off", 1, |world| world.each(Proxy::cut), NOTHING),
+    Fault("one node silenced", 1, |world| world.proxies[0].silence(), |world| world.proxies[0].cut()),
+    Fault(
+        "all nodes refused",
+        1,
+        |world| {
+            world.each(|proxy| proxy.refuse(true));
+            world.each(Proxy::cut);
+        },
+        |world| world.each(|proxy| proxy.refuse(false)),
+    ),
+    Fault("an hour ahead", 1, |world| world.server.shift_clock(HOUR), |world| world.server.shift_clock(0)),
+    Fault("an hour behind", 1, |world| world.server.shift_clock(-HOUR), |world| world.server.shift_clock(0)),
+];
+
+/// Two callers of each limit of each node, until they are stopped: what they were admitted, by mode.
+async fn use_up(world: &mut World, fault: &Fault) -> [u64; 3] {
+    let stop = Arc::new(AtomicBool::new(false));
+    let admitted = Arc::new([const { AtomicU64::new(0) }; 3]);
+    let mut tasks = Vec::new();
+    for (mode, limit) in world.nodes.iter().flatten().enumerate().map(|(at, limit)| (at % 3, limit)) {
+        for _ in 0..2 {
+            let (limit, stop, admitted) = (limit.clone(), Arc::clone(&stop), Arc::clone(&admitted));
+            tasks.push(tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    if limit.acquire("hot", 1).await.is_allowed() {
+                        admitted[mode].fetch_add(1, Ordering::Relaxed);
+                    }
+                    tokio::time::sleep(Duration::from_millis(4)).await;
+                }
+            }));
+        }
+    }
+    let sum = || admitted.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let many = async |least: u64| {
+        for _ in 0..PATIENCE.as_millis() / 5 {
+            if sum().iter().all(|&count| count >= least) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("{}: {:?} were admitted", fault.0, sum());
+    };
+    many(100).await;
+    fault.2(world);
+    tokio::time::sleep(LENGTH).await;
+    fault.3(world);
+    // Everything is used up in the end, so a unit that was counted twice, or not at all, would show.
+    many(LIMIT * 4 / 5).await;
+    for limit in world.nodes.iter().flatten() {
+        let mut denied = 0;
+        for _ in 0..PATIENCE.as_millis() / 5 {
+            let told = limit.acquire("hot", 1).await;
+            denied += u32::from(told.is_denied() && !matches!(told.source, Source::Failed(_)));
+            if denied == 5 {
+                break;
+            }
+            assert!(!told.is_allowed() || sum().iter().all(|&count| count <= 3 * LIMIT), "{}", fault.0);
+            let mode = MODES.iter().position(|mode| *mode == limit.mode()).expect("it is one of them");
+            admitted[mode].fetch_add(u64::from(told.is_allowed()), Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(denied, 5, "{}: the store decides again: {:?}", fault.0, limit.store());
+    }
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.expect("no caller panics");
+    }
+    admitted.each_ref().map(|count| count.load(Ordering::Relaxed))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_fault_makes_a_limit_over_and_every_node_recovers() {
+    let rounds = if std::env::var_os("TIDEGATE_LONG").is_some() { 5 } else { 1 };
+    for fault in &FAULTS {
+        for _ in 0..rounds {
+            let mut world = World::start();
+            let admitted = use_up(&mut world, fault).await;
+            let Fault(name, lives, ..) = fault;
+            for (mode, admitted) in MODES.into_iter().zip(admitted) {
+                let excess = if mode == Mode::Reported { 3 * UNREPORTED } else { 0 };
+                assert!(
+                    admitted <= lives * (LIMIT + excess),
+                    "{name}, {mode:?}: {admitted} admitted of {LIMIT}"
+                );
+            }
+            println!("{name}: {admitted:?}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Tasks that run in the background until the server stops.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    task::spawn_blocking,
+    time::{Interval, MissedTickBehavior, interval},
+};
+
+use crate::decide::{limits, service::Service};
+
+/// The ticks of a task in the background.
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Calls `act` now and after each period, until the future is dropped.
+pub(super) async fn every(period: Duration, mut act: impl FnMut()) {
+    let mut ticks = ticks(period);
+    loop {
+        ticks.tick().await;
+        act();
+    }
+}
+
+/// Moves memory between limits that share it, until the future is dropped.
+pub(super) async fn divide_memory(service: Arc<Service>) {
+    let mut division = limits::Division::default();
+    let mut ticks = ticks(limits::DIVIDE_EVERY);
+    loop {
+        ticks.tick().await;
+        if service.limits().max_memory().is_none() {
+            continue;
+        }
+        let its = Arc::clone(&service);
+        // Moving many keys takes a while. A panic logs itself, and the limits then stay as they are.
+        let Ok(looked) = spawn_blocking(move || {
+            division.look(&its.limits(), its.throttle(), its.now());
+            division
+        })
+        .await
+        else {
+            return;
+        };
+        division = looked;
+    }
+}
+
+/// Ends reservations and what operators gave single keys for a time, until the future is dropped.
+pub(super) async fn end_what_is_due(service: Arc<Service>) {
+    let mut ticks = ticks(Duration::from_secs(1));
+    for tick in 0_u64.. {
+        ticks.tick().await;
+        service.end_overrides_due();
+        // Every half minute also for servers that have stopped.
+        service.expire_reservations(tick.is_multiple_of(30)).await;
+    }
+}

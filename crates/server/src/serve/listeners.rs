@@ -1,0 +1,191 @@
+//! The listeners: each is bound, and then served by its protocol.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use tidegate_core::Nanos;
+use tokio::{net::TcpListener, runtime::Handle, sync::watch, task::JoinSet};
+
+use crate::{
+    control::pages,
+    decide::service::Service,
+    edges::{
+        http::{self, App, Plane},
+        resp::{self, Reactors, RespConfig, RespStats, Shared},
+        sentinel::{self, TokenServer},
+        spoe::{self, Agent},
+    },
+    envoy::decide::DescriptorService,
+    listen::{
+        access::Door,
+        connections::{Acceptor, Bounds},
+        peers::Peers,
+        security::ListenerSecurity,
+        strangers::Strangers,
+    },
+    observe::metrics::{ConnectionStats, Metrics, SentinelStats, SpoeStats},
+    serve::{options::Options, start_error::StartError},
+};
+
+/// The maximum number of connections of the control plane. Above it, the connection that was idle longest is closed.
+const ADMIN_CONNECTIONS: usize = 256;
+
+/// The listeners while the server starts.
+pub(super) struct Listeners<'a> {
+    pub options: &'a Options,
+    pub service: &'a Arc<Service>,
+    pub security: &'a ListenerSecurity,
+    pub stopped: watch::Receiver<bool>,
+    pub addresses: Vec<(&'static str, SocketAddr)>,
+    pub serving: JoinSet<()>,
+}
+
+impl Listeners<'_> {
+    /// Binds the address of this option, or takes the passed socket; `None` without an address.
+    pub async fn listen(
+        &mut self,
+        option: &'static str,
+        address: Option<&str>,
+    ) -> Result<Option<(TcpListener, SocketAddr)>, StartError> {
+        let Some(address) = address else { return Ok(None) };
+        let refused = |source| StartError::Listen { option, address: address.to_owned(), source };
+        let listener = match self.options.sockets.iter().find(|(name, _)| name == option) {
+            Some((_, socket)) => {
+                let socket = socket.try_clone().map_err(refused)?;
+                socket.set_nonblocking(true).map_err(refused)?;
+                TcpListener::from_std(socket).map_err(refused)?
+            }
+            None => TcpListener::bind(address).await.map_err(refused)?,
+        };
+        let address = listener.local_addr().map_err(refused)?;
+        self.addresses.push((option, address));
+        Ok(Some((listener, address)))
+    }
+
+    /// The connections of a listener.
+    fn accept(
+        &self,
+        name: &'static str,
+        listener: TcpListener,
+        max_connections: usize,
+        stats: &Arc<ConnectionStats>,
+    ) -> Acceptor {
+        let bounds = Bounds {
+            name,
+            max_connections,
+            max_per_peer: self.options.max_connections_per_peer,
+            write_timeout: self.options.http_write_timeout,
+            descriptors: Arc::clone(&self.security.descriptors),
+        };
+        let (service, stats) = (Arc::clone(self.service), Arc::clone(stats));
+        Acceptor::new(listener, bounds, service, stats, self.stopped.clone())
+    }
+
+    pub fn serve_http(&mut self, listener: Option<(TcpListener, SocketAddr)>, app: &Arc<App>, plane: Plane) {
+        let Some((listener, _)) = listener else { return };
+        let most = self.options.max_connections;
+        let (name, most, stats) = match plane {
+            Plane::Data => ("http", most, &app.events.http),
+            Plane::Admin => ("admin", most.min(ADMIN_CONNECTIONS), &app.events.admin),
+        };
+        let paths = http::Paths::new(Arc::clone(app), plane, pages::routes());
+        let connections = self.accept(name, listener, most, stats);
+        self.serving.spawn(http::serve(connections, paths, self.security.of(name), Arc::clone(stats)));
+    }
+
+    #[cfg(feature = "grpc")]
+    pub async fn serve_grpc(
+        &mut self,
+        rates: &Arc<DescriptorService>,
+        metrics: &mut Metrics,
+    ) -> Result<(), StartError> {
+        use crate::{
+            edges::grpc::{Shared, serve},
+            observe::metrics::GrpcStats,
+        };
+
+        let (options, security) = (self.options, self.security);
+        let Some((listener, address)) = self.listen("grpc", options.grpc.as_deref()).await? else {
+            return Ok(());
+        };
+        let door = security.door("grpc", address, false)?;
+        let stats = Arc::new(GrpcStats::default());
+        metrics.add_grpc(Arc::clone(&stats));
+        let connections = self.accept("grpc", listener, options.max_connections, &stats.connections);
+        let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
+        self.serving.spawn(serve(connections, shared, security.of("grpc"), self.stopped.clone()));
+        Ok(())
+    }
+
+    #[cfg(not(feature = "grpc"))]
+    #[allow(clippy::unused_async, reason = "the same form as with gRPC")]
+    pub async fn serve_grpc(
+        &mut self,
+        _: &Arc<DescriptorService>,
+        _: &mut Metrics,
+    ) -> Result<(), StartError> {
+        let asks = self.options.grpc.is_some() || !self.options.envoy_xds.is_empty();
+        if asks { Err(StartError::NoGrpc) } else { Ok(()) }
+    }
+
+    pub async fn serve_spoe(&mut self, metrics: &mut Metrics) -> Result<(), StartError> {
+        let (options, security) = (self.options, self.security);
+        let Some((listener, address)) = self.listen("spoe", options.spoe.as_deref()).await? else {
+            return Ok(());
+        };
+        let door = security.door("spoe", address, false)?;
+        let stats = Arc::new(SpoeStats::default());
+        metrics.add_spoe(Arc::clone(&stats));
+        let connections = self.accept("spoe", listener, options.max_connections, &stats.connections);
+        let agent = Agent { service: Arc::clone(self.service), door, stats };
+        self.serving.spawn(spoe::serve(connections, agent, security.of("spoe"), self.stopped.clone()));
+        Ok(())
+    }
+
+    pub async fn serve_sentinel(&mut self, metrics: &mut Metrics) -> Result<(), StartError> {
+        const NAME: &str = "sentinel-token";
+        let options = self.options;
+        let Some((listener, address)) = self.listen(NAME, options.sentinel.as_deref()).await? else {
+            return Ok(());
+        };
+        let door = self.security.door_by_address(NAME, address)?;
+        let stats = Arc::new(SentinelStats::default());
+        metrics.add_sentinel(Arc::clone(&stats));
+        let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
+        let server = TokenServer::new(Arc::clone(self.service), options.sentinel_max_qps, door, stats);
+        self.serving.spawn(sentinel::serve(connections, server, self.stopped.clone()));
+        Ok(())
+    }
+
+    pub fn serve_resp(
+        &self,
+        listener: Option<(TcpListener, SocketAddr)>,
+        door: Door,
+        started: Nanos,
+        stats: &Arc<RespStats>,
+    ) -> Result<Option<Reactors>, StartError> {
+        let Some((listener, address)) = listener else { return Ok(None) };
+        let (options, service) = (self.options, self.service);
+        let config = RespConfig {
+            password: options.resp_password.clone(),
+            max_connections: options.max_connections,
+            max_per_peer: options.max_connections_per_peer,
+            idle_timeout: (!options.resp_idle_timeout.is_zero()).then(|| options.resp_idle_timeout.into()),
+            threads: options.resp_threads,
+            port: address.port(),
+        };
+        let shared = Shared {
+            service: Arc::clone(service),
+            door,
+            tls: self.security.of("resp").tls,
+            peers: Peers::new(config.max_per_peer, config.max_connections),
+            strangers: Strangers::new("resp"),
+            descriptors: Arc::clone(&self.security.descriptors),
+            started,
+            stats: Arc::clone(stats),
+            runtime: service.store().map(|_| Handle::current()),
+            config,
+        };
+        let listener = listener.into_std().map_err(StartError::Threads)?;
+        resp::start(&listener, &Arc::new(shared)).map(Some).map_err(StartError::Threads)
+    }
+}
