@@ -102,20 +102,17 @@ impl Served {
             }
             None => Command::new(program.clone().unwrap_or_else(|| std::env::current_exe().unwrap().into())),
         };
-        match program {
-            Some(_) => {
-                let [rules, envoy] = files(name);
-                command.arg("serve").arg("--rules").arg(rules).arg("--envoy-config").arg(envoy);
-                for listener in ["--http", "--admin", "--resp", "--grpc"] {
-                    command.args([listener, "127.0.0.1:0"]);
-                }
-                command.args(["--rules-writable", "--envoy-consume", "all-or-none", "--max-keys", "1000"]);
-                command.args(["--trace-keys", "100%", "--trace-memory", "1MiB", "--log-level", "error"]);
+        if program.is_some() {
+            let [rules, envoy] = files(name);
+            command.arg("serve").arg("--rules").arg(rules).arg("--envoy-config").arg(envoy);
+            for listener in ["--http", "--admin", "--resp", "--grpc"] {
+                command.args([listener, "127.0.0.1:0"]);
             }
-            None => {
-                command.args(["--exact", "largest::server_in_a_separate_process", "--nocapture"]);
-                command.env(SERVER, name);
-            }
+            command.args(["--rules-writable", "--envoy-consume", "all-or-none", "--max-keys", "1000"]);
+            command.args(["--trace-keys", "100%", "--trace-memory", "1MiB", "--log-level", "error"]);
+        } else {
+            command.args(["--exact", "largest::server_in_a_separate_process", "--nocapture"]);
+            command.env(SERVER, name);
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);

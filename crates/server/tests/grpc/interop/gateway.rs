@@ -51,7 +51,7 @@ impl Rule {
             .collect();
         match random.below(12) {
             0 => path.truncate(path.len() - 1),
-            1 => path.last_mut().unwrap().1 = "another".to_owned(),
+            1 => "another".clone_into(&mut path.last_mut().unwrap().1),
             2 => path.push(("beyond", "x".to_owned())),
             3 => path.reverse(),
             _ => {}
@@ -113,10 +113,10 @@ fn what_envoy_gateway_configures_is_decided_as_by_envoyproxy_ratelimit() {
         let mut rules = Vec::new();
         let first = loop {
             let line = control_plane.line();
-            match line.starts_with("rule\t") {
-                true => rules.push(Rule::read(&line)),
-                false => break line,
+            if !line.starts_with("rule\t") {
+                break line;
             }
+            rules.push(Rule::read(&line));
         };
         // Each of the two has it in force.
         let ack = format!("ACK {version}");
