@@ -179,7 +179,11 @@ fi
 
 chart() {
     helm lint --strict --quiet packaging/helm/tidegate
-    helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set store.url=redis://valkey,tls.secret=a,access.secret=b >/dev/null
+    helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set store.url=redis://valkey,tls.secret=a,access.secret=b \
+        --set replicas=3,autoscaling.enabled=true,admin.expose=true,podMonitor.enabled=true,podMonitor.tokenSecret=t,podMonitor.serverName=n >/dev/null
+    # More than one pod without a store would multiply the limits, and a value that there is not is a mistake.
+    ! helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set replicas=2 >/dev/null 2>&1
+    ! helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set replica=2 >/dev/null 2>&1
     # The control plane is exposed only with credentials.
     helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 | grep -q 'value: "127.0.0.1:8082"'
     ! helm template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set admin.expose=true >/dev/null 2>&1

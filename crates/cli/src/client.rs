@@ -20,7 +20,7 @@ use rustls::{
 };
 
 use serde_json::{Value, json};
-use tidegate_core::{Clock, clock::SystemClock};
+use tidegate_core::{Clock, clock::SystemClock, write_duration};
 
 use crate::values::{Address, positive, server};
 
@@ -163,6 +163,75 @@ pub struct Block {
     /// For how long; without it, until the key is unblocked
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     r#for: Option<Duration>,
+    /// Why: for the audit, and for tidegate blocks
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+/// Print the keys that operators blocked, with who did it, until when and why
+#[derive(Debug, clap::Args)]
+pub struct Blocks {
+    #[command(flatten)]
+    list: List,
+}
+
+/// Print the keys that operators gave a quota while the server runs
+#[derive(Debug, clap::Args)]
+pub struct Overrides {
+    #[command(flatten)]
+    list: List,
+}
+
+/// The part of a list, and its form.
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Only of this limit
+    limit: Option<String>,
+    #[command(flatten)]
+    target: AdminTarget,
+    #[command(flatten)]
+    format: Printed,
+}
+
+/// Print what operators did since the server started, the newest first
+#[derive(Debug, clap::Args)]
+pub struct AuditLog {
+    #[command(flatten)]
+    target: AdminTarget,
+    #[command(flatten)]
+    format: Printed,
+}
+
+/// Say why a key is admitted or denied: the decision now, the rule behind it, blocks and overrides, and the last requests
+///
+/// Takes nothing. The last requests need a server with --trace-keys. Exits with 0 if the key is admitted, 1 if it is denied.
+#[derive(Debug, clap::Args)]
+pub struct Explain {
+    #[command(flatten)]
+    of: Of<AdminTarget>,
+    #[command(flatten)]
+    format: Printed,
+}
+
+/// How a result is printed.
+#[derive(Debug, clap::Args)]
+pub struct Printed {
+    /// text, or json: an object on one line, for programs
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+impl Printed {
+    pub fn is_json(&self) -> bool {
+        self.format == Format::Json
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    #[default]
+    Text,
+    Json,
 }
 
 /// End the block of a key
@@ -196,6 +265,9 @@ pub struct Override {
     /// Hold the key to the rules again
     #[arg(long, conflicts_with = "quota")]
     end: bool,
+    /// Why: for the audit, and for tidegate overrides
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
 }
 
 /// A limit and a key of a server.
@@ -229,15 +301,14 @@ pub struct Reload {
 
 /// Print a server's rules in force, one limit per line, in the form of a rules file
 ///
-/// --json prints the server's JSON on one line, including the number of keys of each limit. Options with default values are
+/// --format json prints the server's JSON on one line, including the number of keys of each limit. Options with default values are
 /// omitted.
 #[derive(Debug, clap::Args)]
 pub struct Rules {
     #[command(flatten)]
     target: AdminTarget,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Printed,
 }
 
 /// Why a request to a server failed.
@@ -526,7 +597,143 @@ pub fn block(args: &Block) -> ExitCode {
     if let Some(span) = args.r#for {
         body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
     }
+    note(&mut body, args.note.as_ref());
     exit(args.of.target.target().post("/v1/block", &body).map(|_| true))
+}
+
+fn note(body: &mut Value, note: Option<&String>) {
+    if let Some(note) = note {
+        body["note"] = json!(note);
+    }
+}
+
+/// A path with the given fields as its query.
+fn path<const N: usize>(path: &str, fields: [(&str, Option<&String>); N]) -> String {
+    let given = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
+    let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", encode(value))).collect();
+    format!("{path}?{}", pairs.join("&"))
+}
+
+/// Prints an answer as it is, or as text.
+fn printed(
+    answer: Result<Value, ClientError>,
+    format: &Printed,
+    show: impl FnOnce(&Value) -> bool,
+) -> ExitCode {
+    exit(answer.map(|answer| {
+        if !format.is_json() {
+            return show(&answer);
+        }
+        print(&answer.to_string());
+        answer["allowed"] != false
+    }))
+}
+
+/// Prints a list of objects as columns of these members; those that end in `_ms` are times, except for `for_ms`.
+fn columns<const N: usize>(list: &Value, names: [&str; N]) -> bool {
+    let cell = |row: &Value, name: &str| match &row[name] {
+        Value::Null => "-".to_owned(),
+        Value::Number(ms) if name != "for_ms" => time(ms.as_u64().unwrap_or_default()),
+        Value::Number(ms) => span(ms.as_u64().unwrap_or_default()),
+        Value::String(text) => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),
+        other => other.to_string(),
+    };
+    let head = names.map(|name| name.trim_end_matches("_ms").trim_end_matches("_name").to_uppercase());
+    let rows = list.as_array().into_iter().flatten().map(|row| names.map(|name| cell(row, name)));
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    print(crate::check::aligned(&rows).trim_end());
+    true
+}
+
+fn span(ms: u64) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_duration(&mut text, Duration::from_millis(ms));
+    text
+}
+
+/// A time in milliseconds since 1970, as seen from now.
+fn time(ms: u64) -> String {
+    let now = SystemClock::new().now().get() / 1_000_000;
+    let text = span(ms.abs_diff(now) / 1_000 * 1_000);
+    if ms > now { format!("in {text}") } else { format!("{text} ago") }
+}
+
+pub fn blocks(args: &Blocks) -> ExitCode {
+    let answer = args.list.target.target().get(&path("/v1/blocks", [("limit", args.list.limit.as_ref())]));
+    let names = ["limit_name", "key", "since_ms", "until_ms", "client", "note"];
+    printed(answer, &args.list.format, |answer| columns(&answer["blocks"], names))
+}
+
+pub fn overrides(args: &Overrides) -> ExitCode {
+    let answer = args.list.target.target().get(&path("/v1/overrides", [("limit", args.list.limit.as_ref())]));
+    let names = ["limit_name", "key", "quota", "since_ms", "until_ms", "client", "note"];
+    printed(answer, &args.list.format, |answer| columns(&answer["overrides"], names))
+}
+
+pub fn audit(args: &AuditLog) -> ExitCode {
+    let names = ["time_ms", "client", "action", "limit", "key", "value", "for_ms", "note"];
+    let answer = args.target.target().get("/v1/audit");
+    printed(answer, &args.format, |answer| columns(&answer["actions"], names))
+}
+
+pub fn explain(args: &Explain) -> ExitCode {
+    let Of { limit, key, target } = &args.of;
+    let answer = target.target().get(&path("/v1/explain", [("limit", Some(limit)), ("key", key.as_ref())]));
+    printed(answer, &args.format, |answer| {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let ms = |name: &str| answer[name].as_u64().map(span);
+        let order = |order: &Value| {
+            let quota = text(&order["quota"]).map(|quota| format!("{quota}, "));
+            let when = |name: &str, word: &str| order[name].as_u64().map(|ms| format!("{word} {}", time(ms)));
+            let since = when("since_ms", "given")
+                .unwrap_or_else(|| "given before the server's start or at another one".to_owned());
+            let until = when("until_ms", "ends").unwrap_or_else(|| "without end".to_owned());
+            let by = text(&order["client"]).map(|by| format!(", by {by}"));
+            let note = text(&order["note"]).map(|note| format!(": {note}"));
+            order.is_object().then(|| {
+                [
+                    quota.unwrap_or_default(),
+                    format!("{since}, {until}"),
+                    by.unwrap_or_default(),
+                    note.unwrap_or_default(),
+                ]
+                .concat()
+            })
+        };
+        let is_denied = answer["allowed"] == false;
+        let reason = text(&answer["reason"]).map_or_else(String::new, |reason| format!(" ({reason})"));
+        let verdict = if is_denied { "denied" } else { "admitted" };
+        let shadow = if answer["shadow"] == true { ", by a limit that only counts" } else { "" };
+        for (name, value) in [
+            (
+                "verdict",
+                Some(format!(
+                    "{verdict}{reason}{shadow}, remaining {} of {}",
+                    answer["remaining"], answer["limit"]
+                )),
+            ),
+            ("admitted in", ms("retry_after_ms")),
+            ("unused in", ms("reset_after_ms")),
+            (
+                "rule",
+                text(&answer["rule"])
+                    .map(|rule| format!("{rule}, from {}", answer["rule_from"].as_str().unwrap_or_default())),
+            ),
+            ("block", order(&answer["block"])),
+            ("override", order(&answer["override"])),
+            ("what helps", text(&answer["mend"])),
+        ] {
+            if let Some(value) = value {
+                print(&format!("{name:<12} {value}"));
+            }
+        }
+        if answer["recent"].as_array().is_some_and(|recent| !recent.is_empty()) {
+            columns(&answer["recent"], ["time_ms", "verdict"]);
+        }
+        !is_denied
+    })
 }
 
 pub fn override_key(args: &Override) -> ExitCode {
@@ -538,13 +745,14 @@ pub fn override_key(args: &Override) -> ExitCode {
     if let Some(span) = args.r#for {
         body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
     }
+    note(&mut body, args.note.as_ref());
     let answer = args.target.target().post("/v1/override", &body);
     exit(answer.map(|answer| answer["overridden"] == true || answer["ended"] == true))
 }
 
 pub fn rules(args: &Rules) -> ExitCode {
     exit(args.target.target().get("/v1/rules").map(|rules| {
-        if args.json {
+        if args.format.is_json() {
             print(&rules.to_string());
         } else {
             print("limits:");

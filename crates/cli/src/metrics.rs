@@ -41,9 +41,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = Time::parse)]
     to: Option<Time>,
 
-    /// Print one JSON object per line instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: crate::client::Printed,
 }
 
 const AFTER: &str = "\
@@ -56,7 +55,7 @@ Examples:
       tidegate metrics logs/shop-metrics.log.* --resource GET:/orders --from -15m
 
   The seconds in which something was blocked:
-      tidegate metrics logs/shop-metrics.log.* --json | jq -c 'select(.block > 0)'
+      tidegate metrics logs/shop-metrics.log.* --format json | jq -c 'select(.block > 0)'
 
 The columns, each for one second:
   pass, block   units that were admitted, and units that a rule denied
@@ -146,7 +145,7 @@ fn show(args: &Args) -> Result<(), MetricsError> {
         note("no line of these logs matches; without --resource, --from and --to all lines are shown");
         return Ok(());
     }
-    let write = if args.json { write_json } else { write_table };
+    let write = if args.format.is_json() { write_json } else { write_table };
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out, &found.lines).and_then(|()| out.flush()) {
         // A reader that has closed the pipe (`| head`) is not a failure.

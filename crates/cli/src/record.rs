@@ -18,7 +18,7 @@ use crate::{
 /// A server that runs with --trace-keys keeps every request of a share of its keys. The file has a line of JSON for each of them:
 /// time, limit, hash of the key, cost and verdict, and the names of heavy keys. The oldest request that the server still has is first.
 ///
-///   tidegate record http://127.0.0.1:8082 -o trace.jsonl
+///   tidegate record --server http://127.0.0.1:8082 -o trace.jsonl
 ///   tidegate simulate trace.jsonl --rules candidate.yaml
 ///
 /// Exits with 0, or with 3 if the server cannot be asked or keeps no trace, or the file cannot be written.
@@ -26,7 +26,7 @@ use crate::{
 #[command(verbatim_doc_comment)]
 pub struct Args {
     /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
-    #[arg(value_name = "URL", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
     server: Address,
     #[command(flatten)]
     how: How,

@@ -110,3 +110,54 @@ fn an_operator_reloads_the_rules_and_sees_their_problems() {
     let (code, _, error) = ask(&server.http, &["reload"]);
     assert!(code == Some(3) && error.contains("(--admin)"), "{error}");
 }
+
+#[test]
+fn an_operator_sees_what_is_in_force_and_why_a_key_is_denied() {
+    let server = serving("client-orders");
+    let operate = |arguments: &[&str]| ask(&server.admin, arguments);
+    let text = |arguments: &[&str]| {
+        let (code, out, error) = operate(arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {error}");
+        out
+    };
+    assert_eq!(
+        operate(&["block", "cron", "mallory", "--for", "1h", "--note", "scrapes & floods"]).0,
+        Some(0)
+    );
+    assert_eq!(operate(&["block", "quick", "é b&c", "--note", "a\nb"]).0, Some(0));
+    assert_eq!(operate(&["override", "cron", "vip", "9/1h", "--note", "a partner"]).0, Some(0));
+    let blocks = text(&["blocks"]);
+    let lines: Vec<&str> = blocks.lines().collect();
+    assert_eq!(
+        lines[0].split_whitespace().collect::<Vec<_>>(),
+        ["LIMIT", "KEY", "SINCE", "UNTIL", "CLIENT", "NOTE"]
+    );
+    assert!(lines[1].starts_with("cron   mallory  ") && lines[1].contains("in 59m"), "{blocks}");
+    assert!(lines[1].ends_with("local client  scrapes & floods"), "{blocks}");
+    assert!(lines.len() == 3 && lines[2].ends_with("a\u{fffd}b"), "{blocks}");
+    assert_eq!(text(&["blocks", "quick"]).lines().count(), 2);
+    assert!(text(&["overrides"]).contains("9/1h") && text(&["overrides", "quick"]).lines().count() == 1);
+    let json: serde_json::Value = serde_json::from_str(&text(&["overrides", "--format", "json"])).unwrap();
+    assert_eq!(
+        (&json["overrides"][0]["quota"], json["overrides"].as_array().unwrap().len()),
+        (&"9/1h".into(), 1)
+    );
+    let audit = text(&["audit"]);
+    assert!(audit.lines().nth(1).unwrap().contains("override") && audit.contains("1h"), "{audit}");
+    let (code, told, _) = operate(&["explain", "cron", "mallory"]);
+    assert_eq!(code, Some(1));
+    for part in [
+        "verdict      denied (blocked), remaining 0 of 2",
+        "by local client: scrapes & floods",
+        "what helps   the end of the block: tidegate unblock cron mallory",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let told = text(&["explain", "cron", "vip"]);
+    assert!(told.contains("admitted, remaining 9 of 9") && told.contains(", from operator"), "{told}");
+    let (_, told, _) = operate(&["explain", "quick", "é b&c", "--format", "json"]);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["key"], &told["block"]["note"]), (&"é b&c".into(), &"a\nb".into()));
+    let (code, _, error) = operate(&["explain", "crn", "vip"]);
+    assert!(code == Some(3) && error.contains("cron"), "{error}");
+}

@@ -40,7 +40,7 @@ fn shown(output: &Output) -> &str {
 
 /// The passes in the lines, read as JSON.
 fn passes(files: &[&Path], args: &[&str]) -> Vec<u64> {
-    let output = metrics(files, &[args, &["--json", "--resource", "GET:/orders"]].concat());
+    let output = metrics(files, &[args, &["--format", "json", "--resource", "GET:/orders"]].concat());
     let value = |line: &str| serde_json::from_str::<Value>(line).unwrap()["pass"].as_u64().unwrap();
     shown(&output).lines().map(value).collect()
 }
@@ -61,7 +61,7 @@ TIME (UTC)           RESOURCE                      PASS    BLOCK  SUCCESS  EXCEP
 #[test]
 fn json_has_every_field_of_the_line() {
     let log = log("fields.log", START, 1);
-    let output = metrics(&[&log], &["--json", "-r", "GET:/orders"]);
+    let output = metrics(&[&log], &["--format", "json", "-r", "GET:/orders"]);
     let line: Value = serde_json::from_str(shown(&output)).unwrap();
     let expected = serde_json::json!({
         "at_ms": START * 1_000, "resource": "GET:/orders", "pass": 1, "block": 2, "success": 3, "exception": 1,
@@ -114,7 +114,7 @@ fn lines_that_cannot_be_read_are_left_out_and_counted() {
     let log = log("bad.log", START, 1);
     let text = fs::read_to_string(&log).unwrap();
     fs::write(&log, format!("nonsense\n{text}1529998905000|2018-06-26 07:41:45|GET:/ord")).unwrap();
-    let output = metrics(&[&log], &["--json"]);
+    let output = metrics(&[&log], &["--format", "json"]);
     assert_eq!(shown(&output).lines().count(), 2);
     assert!(told(&output).contains("2 lines could not be read"), "{}", told(&output));
 }

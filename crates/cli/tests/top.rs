@@ -13,7 +13,7 @@ const RULES: &str = "limits:
 ";
 
 fn said(arguments: &[&str], server: &str) -> (Option<i32>, String, String) {
-    let output = tidegate().args(arguments).arg(server).args(["--timeout", "20s"]).output().unwrap();
+    let output = tidegate().args(arguments).args(["--server", server, "--timeout", "20s"]).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -40,7 +40,7 @@ fn a_script_gets_the_table_once_or_json_line_by_line() {
     assert!(lines[2].starts_with("calm (shadow)"), "{table}");
     let (_, filtered, _) = said(&["top", "--once", "--filter", "cal"], &server.admin);
     assert_eq!(filtered.lines().count(), 2, "{filtered}");
-    let (code, line, _) = said(&["top", "--once", "--json"], &server.admin);
+    let (code, line, _) = said(&["top", "--once", "--format", "json"], &server.admin);
     let overview: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
     assert_eq!((code, line.lines().count()), (Some(0), 1));
     assert_eq!(
@@ -54,7 +54,7 @@ fn errors_say_what_to_do() {
     let server = serving("top-errors");
     let (code, _, error) = said(&["top"], &server.admin);
     assert!(code == Some(2) && error.contains("--once"), "{error}");
-    for once in [&["top", "--once"][..], &["top", "--once", "--json"]] {
+    for once in [&["top", "--once"][..], &["top", "--once", "--format", "json"]] {
         let (code, _, error) = said(once, &server.http);
         assert!(code == Some(3) && error.contains("(--admin)"), "{error}");
     }
@@ -65,16 +65,16 @@ fn errors_say_what_to_do() {
 #[test]
 fn the_printed_rules_can_be_served() {
     let server = serving("top-rules");
-    let (code, rules, error) = said(&["rules", "--server"], &server.admin);
+    let (code, rules, error) = said(&["rules"], &server.admin);
     assert_eq!((code, error.as_str()), (Some(0), ""));
     let again = scratch("top-rules-again").join("rules.yaml");
     fs::write(&again, &rules).unwrap();
     let second = Serving::with(&["--rules", again.to_str().unwrap()]);
-    assert_eq!(said(&["rules", "--server"], &second.admin).1, rules);
+    assert_eq!(said(&["rules"], &second.admin).1, rules);
     for words in ["burst: 7", "shadow: true", "\"a b\": {", "deny: [\"eve\"]"] {
         assert!(rules.contains(words), "{words} in {rules}");
     }
-    let (code, json, _) = said(&["rules", "--json", "--server"], &server.admin);
+    let (code, json, _) = said(&["rules", "--format", "json"], &server.admin);
     assert!(code == Some(0) && json.contains("\"max_keys\""), "{json}");
 }
 
@@ -97,7 +97,7 @@ fn live_traffic_is_recorded_and_other_limits_are_tried_on_it() {
     }
     let file = directory.join("trace.jsonl");
     let file = file.to_str().unwrap();
-    let (code, _, error) = run(&["record", &server.admin, "-o", file, "--timeout", "20s"]);
+    let (code, _, error) = run(&["record", "--server", &server.admin, "-o", file, "--timeout", "20s"]);
     assert_eq!(code, Some(0), "{error}");
     let candidate = directory.join("candidate.yaml");
     fs::write(&candidate, "limits: [{name: busy, limit: 1/1h, algorithm: sliding-log}]\n").unwrap();
@@ -116,7 +116,7 @@ fn live_traffic_is_recorded_and_other_limits_are_tried_on_it() {
     assert_eq!(row("alice"), ["alice", "3", "1", "2"]);
     // The same from the server itself, as JSON, and from a packed file.
     let from =
-        ["simulate", "--from", &server.admin, "--timeout", "20s", "--rules", candidate, "--format", "json"];
+        ["simulate", "--server", &server.admin, "--timeout", "20s", "--rules", candidate, "--format", "json"];
     let (_, told, error) = run(&from);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap_or_else(|_| panic!("{error}"));
     assert_eq!(told["limits"][0]["would_deny"]["requests"], 2);
@@ -143,13 +143,15 @@ fn a_trace_that_cannot_be_had_is_told_with_what_to_do() {
     let directory = scratch("top-no-trace-file");
     let file = directory.join("trace.jsonl");
     fs::write(&file, "kept").unwrap();
-    let (code, _, error) = run(&["record", &server.admin, "-o", file.to_str().unwrap(), "--timeout", "20s"]);
+    let (code, _, error) =
+        run(&["record", "--server", &server.admin, "-o", file.to_str().unwrap(), "--timeout", "20s"]);
     assert!(code == Some(3) && error.contains("--trace-keys 10%"), "{error}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "kept", "it was replaced by nothing");
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left beside it");
-    let (code, _, error) = run(&["record", &server.resp, "-o", "-", "--timeout", "20s"]);
+    let (code, _, error) = run(&["record", "--server", &server.resp, "-o", "-", "--timeout", "20s"]);
     assert!(code == Some(3) && error.contains("(--admin)") | error.contains("--admin"), "{error}");
-    let (code, _, error) = run(&["simulate", "--from", &server.admin, "--timeout", "20s", "--limit", "1/1s"]);
+    let (code, _, error) =
+        run(&["simulate", "--server", &server.admin, "--timeout", "20s", "--limit", "1/1s"]);
     assert!(code == Some(1) && error.contains("--trace-keys 10%"), "{error}");
     let cut = directory.join("cut.jsonl");
     let head = r#"{"tidegate_trace":1,"share":"10%","fresh":true,"from":"1.0","until":"9.0"}"#;

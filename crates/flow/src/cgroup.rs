@@ -106,6 +106,13 @@ impl ControlGroup {
     }
 }
 
+/// Returns the memory that the nearest limited control group of this process may use, in bytes. `None` without a limit.
+#[must_use]
+pub fn memory_limit(proc: &Path, root: &Path) -> Option<u64> {
+    let Memory { dir, is_v2 } = ControlGroup::find(proc, root).memory?;
+    number(&dir.join(if is_v2 { "memory.max" } else { "memory.limit_in_bytes" }))
+}
+
 /// Returns a group's directory and its ancestors, up to `root`. Inside a container the path may be that of the host, of
 /// which only the root exists.
 fn above(root: &Path, path: &str) -> impl Iterator<Item = PathBuf> + use<> {
@@ -191,6 +198,7 @@ mod tests {
         );
         let mut group = tree.find();
         assert_eq!(group.memory().unwrap(), Some(700_000), "the nearest group that has a limit");
+        assert_eq!(memory_limit(&tree.0.join("proc"), &tree.0.join("cgroup")), Some(1_000_000));
         assert_eq!(group.cpu(100.0).unwrap(), Some(0.0));
         tree.write("cgroup/pods/web/cpu.stat", "usage_usec 1250000\n");
         assert_eq!(
@@ -218,6 +226,7 @@ mod tests {
         );
         let mut group = tree.find();
         assert_eq!(group.memory().unwrap(), Some(400_000));
+        assert_eq!(memory_limit(&tree.0.join("proc"), &tree.0.join("cgroup")), Some(1_000_000));
         assert_eq!(group.cpu(10.0).unwrap(), Some(0.0));
         tree.write("cgroup/cpu,cpuacct/docker/7/cpuacct.usage", "2000000000\n");
         assert_eq!(group.cpu(11.0).unwrap(), Some(0.5));
@@ -235,6 +244,7 @@ mod tests {
         );
         let mut group = tree.find();
         assert_eq!((group.memory().unwrap(), group.cpu(1.0).unwrap()), (None, None));
+        assert_eq!(memory_limit(&tree.0.join("proc"), &tree.0.join("cgroup")), None);
         let mut nothing = ControlGroup::find(Path::new("/nowhere"), Path::new("/nowhere"));
         assert_eq!((nothing.memory().unwrap(), nothing.cpu(1.0).unwrap()), (None, None));
     }

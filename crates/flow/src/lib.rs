@@ -41,7 +41,8 @@ mod blocked;
 mod borrowed;
 mod bounds;
 mod breaker;
-mod cgroup;
+#[doc(hidden)]
+pub mod cgroup;
 mod compile;
 mod compiled;
 mod enter;

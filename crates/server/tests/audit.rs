@@ -6,7 +6,7 @@ use std::{os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use harness::{Http, Running, scratch};
 use serde_json::{Value, json};
-use tidegate_core::Nanos;
+use tidegate_core::{Clock as _, Nanos};
 use tidegate_redis_servers::{Server, eventually};
 use tidegate_server::Options;
 
@@ -172,4 +172,108 @@ fn a_file_that_cannot_be_written_is_an_error_at_the_start() {
     let options = Options { audit: Some("/nowhere/audit.jsonl".into()), ..Options::default() };
     let error = Running::try_start_at(options, Nanos::ZERO).err().expect("the server does not start");
     assert!(error.contains("--audit /nowhere/audit.jsonl: cannot append to it: No such file"), "{error}");
+}
+
+/// The members of the answer to a GET, without the time since when an order is in force, which must be there.
+fn orders(server: &Running, path: &str, name: &str) -> Vec<Value> {
+    let mut orders = server.get(path).json()[name].as_array().unwrap().clone();
+    for order in &mut orders {
+        assert!(order.as_object_mut().unwrap().remove("since_ms").unwrap().is_u64(), "{path}");
+    }
+    orders
+}
+
+#[test]
+fn blocks_and_overrides_are_listed_while_they_are_in_force() {
+    let store = Server::start(&[]);
+    for (name, address) in [("orders", None), ("orders-store", Some(store.address()))] {
+        let (server, _) = audited(name, address.as_deref());
+        for (path, body) in [
+            ("/v1/block", r#"{"limit":"logins","key":"eve","note":"tries passwords"}"#),
+            ("/v1/block", r#"{"limit":"logins","key":"mallory","for":"1h"}"#),
+            ("/v1/block", r#"{"limit":"logins","key":"trent"}"#),
+            ("/v1/block", r#"{"limit":"seats","key":"eve"}"#),
+            ("/v1/unblock", r#"{"limit":"logins","key":"trent"}"#),
+            ("/v1/override", r#"{"limit":"logins","key":"bob","quota":"9/1m"}"#),
+            ("/v1/override", r#"{"limit":"logins","key":"carol","quota":"8/1m"}"#),
+            ("/v1/override", r#"{"limit":"logins","key":"carol","end":true}"#),
+        ] {
+            assert_eq!(server.post(path, body).status, 200, "{path} {body}");
+        }
+        let until = |order: &Value| order["until_ms"].as_u64();
+        let blocks = orders(&server, "/v1/blocks?limit=logins", "blocks");
+        let expected = json!({
+            "limit_name": "logins", "key": "eve", "until_ms": null, "client": "local client", "note": "tries passwords",
+        });
+        assert_eq!((blocks.len(), &blocks[0]), (2, &expected), "{name}");
+        let (end, hour) = (until(&blocks[1]).unwrap(), 3_600_000);
+        assert_eq!(blocks[1]["key"], "mallory", "{name}");
+        // Only the store's clock goes on by itself.
+        let now = server.clock.now().get() / 1_000_000;
+        assert!(address.is_some() || end == now + hour, "{name}: {end} {now}");
+        assert_eq!(orders(&server, "/v1/blocks", "blocks").len(), 3, "{name}");
+        let overrides = orders(&server, "/v1/overrides", "overrides");
+        let expected = json!({
+            "limit_name": "logins", "key": "bob", "quota": "9/1m", "until_ms": null, "client": "local client", "note": null,
+        });
+        assert_eq!(overrides, [expected], "{name}");
+    }
+}
+
+#[test]
+fn an_explanation_says_what_binds_a_key_and_what_would_admit_it() {
+    const RULES: &str = "
+limits:
+  - {name: logins, limit: 3/1h, algorithm: sliding-log, overrides: {bob: 5/1h}, deny: [mallory]}
+  - {name: everyone, limit: 2/1h, global: true}
+";
+    let server = Running::with_rules_and("explain", RULES, |options| {
+        options.trace_keys = Some("100%".parse().unwrap());
+    });
+    let told = |key: &str| server.get(&format!("/v1/explain?limit=logins&key={key}")).json();
+    let take = |key: &str, cost: u32| {
+        let body = format!(r#"{{"limit":"logins","key":"{key}","cost":{cost}}}"#);
+        server.post("/v1/acquire", &body).status
+    };
+    let fresh = told("eve");
+    assert_eq!(
+        (&fresh["allowed"], &fresh["reason"], &fresh["mend"]),
+        (&json!(true), &Value::Null, &Value::Null)
+    );
+    assert_eq!((fresh["recent"].clone(), &fresh["rule_from"]), (json!([]), &json!("limit")));
+    assert_eq!([take("eve", 2), take("eve", 1), take("eve", 1), take("alice", 1)], [200, 200, 429, 200]);
+    let used = told("eve");
+    assert_eq!(
+        (&used["allowed"], &used["reason"], &used["remaining"]),
+        (&json!(false), &json!("quota"), &json!(0))
+    );
+    assert!(
+        used["retry_after_ms"].as_u64().unwrap() > 3_000_000
+            && used["rule"].as_str().unwrap().contains("3/1h")
+    );
+    let recent: Vec<_> =
+        used["recent"].as_array().unwrap().iter().map(|one| (&one["cost"], &one["verdict"])).collect();
+    let expected = [(1, "denied"), (1, "admitted"), (2, "admitted")]
+        .map(|(cost, verdict)| (json!(cost), json!(verdict)));
+    assert_eq!(recent, expected.iter().map(|(cost, verdict)| (cost, verdict)).collect::<Vec<_>>());
+    server.post("/v1/override", r#"{"limit":"logins","key":"eve","quota":"9/1h","note":"a partner"}"#);
+    let own = told("eve");
+    assert_eq!(
+        (&own["allowed"], &own["rule_from"], &own["limit"]),
+        (&json!(true), &json!("operator"), &json!(9))
+    );
+    assert!(
+        own["override"]["note"] == "a partner" && own["rule"].as_str().unwrap().contains("9/1h"),
+        "{own}"
+    );
+    server.post("/v1/block", r#"{"limit":"logins","key":"eve","for":"1h"}"#);
+    let blocked = told("eve");
+    assert_eq!((&blocked["reason"], &blocked["block"]["key"]), (&json!("blocked"), &json!("eve")));
+    assert_eq!(blocked["mend"], "the end of the block: tidegate unblock logins eve");
+    assert_eq!(told("bob")["rule_from"], "overrides");
+    let listed = told("mallory");
+    assert_eq!(listed["reason"], "deny-listed");
+    assert!(listed["mend"].as_str().unwrap().contains("`deny` list of `logins`"), "{listed}");
+    let global = server.get("/v1/explain?limit=everyone").json();
+    assert_eq!((&global["allowed"], &global["key"]), (&json!(true), &json!("")));
 }

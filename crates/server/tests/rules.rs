@@ -250,10 +250,17 @@ fn limits_that_cannot_be_shared_are_reported_with_their_line() {
 
 #[test]
 fn a_number_of_bytes_has_one_unit_at_most() {
-    for (text, bytes) in [("512MiB", 512 << 20), ("1 GiB", 1 << 30), ("2Ti", 2 << 40), ("9B", 9), ("7", 7)] {
+    for (text, bytes) in [
+        ("512MiB", 512 << 20),
+        ("1 GiB", 1 << 30),
+        ("2Ti", 2 << 40),
+        ("9B", 9),
+        ("7", 7),
+        ("512MB", 512_000_000),
+    ] {
         assert_eq!(rules::parse_bytes(text), Some(bytes), "{text}");
     }
-    for text in ["512MiBBBB", "512MB", "MiB", "0", "-1", "5BB", "5KiBiB"] {
+    for text in ["512MiBBBB", "512mb", "MiB", "0", "-1", "5BB", "5KiBiB"] {
         assert_eq!(rules::parse_bytes(text), None, "{text}");
     }
 }

@@ -5,10 +5,14 @@
     reason = "the options' comments are their help text"
 )]
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::ValueEnum;
 use tidegate_core::parse_duration;
+use tidegate_flow::cgroup;
 use tidegate_server::{
     Options, Timeout, TlsFiles, Vendor, XdsSource,
     envoy::{AnswerFields, Consume, Modes},
@@ -176,8 +180,9 @@ pub struct Args {
     /// Memory for the keys of all limits together, such as 512MiB, divided by use
     ///
     /// Limits without their own max_keys, and CL.THROTTLE, start with equal parts of half of it. They grow, up to --max-keys,
-    /// when they run out of room, and shrink when others need the memory. Without this option, each limit may grow to
-    /// --max-keys. The rules file can also set it (max_memory); this option takes precedence.
+    /// when they run out of room, and shrink when others need the memory. Without this option, half of the
+    /// memory of the container counts, and without a container each limit may grow to --max-keys. The rules file can also set it
+    /// (max_memory); this option takes precedence.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = bytes)]
     max_memory: Option<u64>,
     /// Heavy keys that each limit tracks by name, in each of four counts (GET /v1/top, TOP); 0 turns it off
@@ -206,7 +211,7 @@ pub struct Args {
     ///
     /// A hash chooses the keys, and each of their requests is kept: time, hash, cost, limit and verdict. A reader of the trace also
     /// gets the names of heavy keys, as from GET /v1/top, unless it asks for names=false. The trace serves to try other rules
-    /// (`tidegate simulate --from`, POST /v1/what-if) and can be written to a file (`tidegate record`, GET /v1/trace). Global limits
+    /// (`tidegate simulate --server`, POST /v1/what-if) and can be written to a file (`tidegate record`, GET /v1/trace). Global limits
     /// are traced with 100% alone.
     #[arg(long, value_name = "PERCENT", env = "TIDEGATE_TRACE_KEYS", default_value = "off", value_parser = share_or_off)]
     trace_keys: TraceKeys,
@@ -506,6 +511,8 @@ impl Args {
             rules_writable: self.rules_writable,
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
+            container_memory: cgroup::memory_limit(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
+                .map(|limit| limit / 2),
             top_keys: self.top_keys as usize,
             max_reservations: self.max_reservations as usize,
             audit: self.audit.clone(),

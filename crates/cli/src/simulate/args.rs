@@ -27,16 +27,16 @@ pub struct Args {
     /// of nginx, Caddy, Traefik, a cloud or your own, logfmt, CSV with a header, W3C logs), or requests per second (whole numbers
     /// separated by blanks); plain, .gz, .bz2, .xz, .zst or .tar; - is standard input. Or the trace of a server, as tidegate record writes it.
     #[arg(
-        value_name = "FILE", required_unless_present_any = ["synthetic", "from"],
-        conflicts_with_all = ["synthetic", "from"]
+        value_name = "FILE", required_unless_present_any = ["synthetic", "server"],
+        conflicts_with_all = ["synthetic", "server"]
     )]
     pub files: Vec<PathBuf>,
 
     /// Replay the trace of a running server (serve --trace-keys) instead of a log: the address of its control plane, as in
     /// http://127.0.0.1:8082. With --rules, each limit is compared with the decisions of the server's limit of the same name. The
     /// numbers for all keys are estimates, shown with their margins.
-    #[arg(long, value_name = "URL", value_parser = server, conflicts_with_all = ["synthetic", "follow", "nodes"])]
-    pub from: Option<Address>,
+    #[arg(long, value_name = "ADDR", value_parser = server, conflicts_with_all = ["synthetic", "follow", "nodes"])]
+    pub server: Option<Address>,
 
     /// A limit to try, such as 100/1m; may be given several times.
     #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present_any = ["suggest", "rules"])]
@@ -125,7 +125,7 @@ pub struct Args {
     #[command(flatten)]
     pub fleet: FleetArgs,
 
-    #[command(flatten, next_help_heading = "The server of --from")]
+    #[command(flatten, next_help_heading = "The server of --server")]
     pub how: How,
 }
 
@@ -329,7 +329,7 @@ Examples:
       tidegate simulate access.log --rules rules.yaml --exclude 'path=/health*'
 
   What a changed rules file would deny of the traffic that a server traces:
-      tidegate simulate --from http://127.0.0.1:8082 --rules candidate.yaml
+      tidegate simulate --server http://127.0.0.1:8082 --rules candidate.yaml
 
   What a limit denies of the current traffic:
       tidegate simulate /var/log/nginx/access.log --follow --limit 100/1m

@@ -1,4 +1,4 @@
-//! Traces of a server (`--from`, or a file of `tidegate record`): what other limits would have decided on them.
+//! Traces of a server (`--server`, or a file of `tidegate record`): what other limits would have decided on them.
 
 use std::{
     fs::File,
@@ -34,7 +34,7 @@ pub struct Recorded {
 
 /// The trace that the arguments name; `None` if they name a log.
 pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
-    let (read, source) = match (&args.from, &args.files[..]) {
+    let (read, source) = match (&args.server, &args.files[..]) {
         (Some(server), _) => {
             let target = Target::admin(server, &args.how);
             let read = target.read("/v1/trace", |body| Recording::read(body))?;

@@ -24,7 +24,7 @@ use self::{
     data::{Overview, Server},
 };
 use crate::{
-    client::{ClientError, How, Target},
+    client::{ClientError, How, Printed, Target},
     values::{Address, positive, server},
 };
 
@@ -36,11 +36,13 @@ use crate::{
 ///
 /// The data comes from the control plane (serve --admin).
 ///
-/// Exits with 0, or with 3 if the server cannot be reached (with --once and --json).
+/// Exits with 0, or with 3 if the server cannot be reached (with --once and --format json).
+///
+/// --format json prints the server's data as a line of JSON at each interval, or once with --once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
-    #[arg(value_name = "URL", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
     server: Address,
     #[command(flatten)]
     how: How,
@@ -56,9 +58,8 @@ pub struct Args {
     /// Print the table once, and exit
     #[arg(long)]
     once: bool,
-    /// Print the server's data as a line of JSON, once or at each interval
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    format: Printed,
 }
 
 /// The order of the limits.
@@ -77,13 +78,13 @@ pub enum Sort {
 
 pub fn run(args: &Args) -> ExitCode {
     let server = Server(Target::admin(&args.server, &args.how));
-    let done = if args.json {
+    let done = if args.format.is_json() {
         lines(&server, args)
     } else if args.once {
         server.overview().map(|overview| print(&table(args, overview)))
     } else if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         eprintln!(
-            "error: standard output is not a terminal: --once prints the table once, --json prints JSON"
+            "error: standard output is not a terminal: --once prints the table once, --format json prints JSON"
         );
         return ExitCode::from(2);
     } else {

@@ -1,7 +1,7 @@
 //! Operators' actions: one log line for each action, a line of JSON in the file of `--audit`, and the last ones for a page.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fs::{File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt as _,
@@ -16,6 +16,8 @@ use tidegate_core::Nanos;
 
 /// How many actions are kept for the page and `GET /v1/audit`.
 const KEPT: usize = 500;
+/// How many blocks and overrides are remembered with who gave them and why.
+const ORDERS: usize = 20_000;
 /// How many lines may wait for the file system.
 const WAITING: usize = 1_024;
 
@@ -74,8 +76,13 @@ impl Action {
 #[derive(Debug, Default)]
 pub struct Audit {
     recent: Mutex<VecDeque<Arc<Action>>>,
+    /// The last block and the last override of each limit and key, unless it was ended.
+    orders: Mutex<BTreeMap<Order, Arc<Action>>>,
     writer: Option<Writer>,
 }
+
+/// `block` or `override`, the limit, and the key.
+type Order = (&'static str, String, String);
 
 /// The thread that writes the file: a file system may hang, and a thread that serves must not.
 #[derive(Debug)]
@@ -111,9 +118,40 @@ impl Audit {
             // The thread ends only after the sender.
             let _ = lines.send(Arc::clone(&action));
         }
+        self.remember(&action);
         let mut recent = self.kept();
         recent.truncate(KEPT - 1);
         recent.push_front(action);
+    }
+
+    fn remember(&self, action: &Arc<Action>) {
+        let Action { time_ms: now, action: did, limit, key, .. } = &**action;
+        let order = |kind| (kind, limit.clone().unwrap_or_default(), key.clone().unwrap_or_default());
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        match *did {
+            "unblock" => drop(orders.remove(&order("block"))),
+            "end-override" => drop(orders.remove(&order("override"))),
+            "block" | "override" => {
+                if orders.len() >= ORDERS {
+                    orders.retain(|_, old| {
+                        old.for_ms.is_none_or(|span| old.time_ms.saturating_add(span) > *now)
+                    });
+                }
+                if orders.len() < ORDERS {
+                    orders.insert(order(did), Arc::clone(action));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The keys of a limit that operators blocked, or gave a quota (`block` or `override`), with the last action on each. Their time may
+    /// have ended.
+    pub(crate) fn orders(&self, kind: &'static str, limit: &str) -> BTreeMap<String, Arc<Action>> {
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = (kind, limit.to_owned(), String::new());
+        let of_limit = orders.range(from..).take_while(|((of, name, _), _)| *of == kind && name == limit);
+        of_limit.map(|((.., key), action)| (key.clone(), Arc::clone(action))).collect()
     }
 
     /// The last actions, the newest first.

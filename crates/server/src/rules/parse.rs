@@ -99,20 +99,24 @@ fn read_rules(root: &Node, keeping: Keeping, complaints: &Complaints) -> Rules {
     Rules { limits, max_memory, gate: read_gate(&fields) }
 }
 
-/// Parses a number of bytes: a whole number, with an optional unit B, KiB, MiB, GiB or TiB (or Ki, Mi, Gi, Ti). `None` for
-/// anything else, and for 0.
+/// Parses a number of bytes: a whole number, with an optional unit B, KiB, MiB, GiB or TiB (or Ki, Mi, Gi, Ti), or KB, MB, GB or TB,
+/// which are powers of 1000. `None` for anything else, and for 0.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim_start() {
-        "" | "B" => 0,
-        "Ki" | "KiB" => 10,
-        "Mi" | "MiB" => 20,
-        "Gi" | "GiB" => 30,
-        "Ti" | "TiB" => 40,
+    let scale: u64 = match unit.trim_start() {
+        "" | "B" => 1,
+        "Ki" | "KiB" => 1 << 10,
+        "Mi" | "MiB" => 1 << 20,
+        "Gi" | "GiB" => 1 << 30,
+        "Ti" | "TiB" => 1 << 40,
+        "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
         _ => return None,
     };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+    number.parse::<u64>().ok()?.checked_mul(scale).filter(|bytes| *bytes > 0)
 }
 
 fn read_limits(node: &Node, keeping: Keeping, complaints: &Complaints) -> Vec<LimitSpec> {

@@ -67,6 +67,8 @@ pub struct Options {
     /// The maximum bytes for the states of all limits together, divided by use; `None` for the value in the rules, or else
     /// `max_keys` for each limit.
     pub max_memory: Option<u64>,
+    /// The same bytes if neither `max_memory` nor the rules set them: a part of what the container may use.
+    pub container_memory: Option<u64>,
     /// The number of keys that each count of a limit's heavy keys tracks by name; 0 for none.
     pub top_keys: usize,
     /// The maximum number of reservations that are open, or remembered after their end.
@@ -155,6 +157,7 @@ impl Default for Options {
             vendor_headers: None,
             max_keys: 1 << 20,
             max_memory: None,
+            container_memory: None,
             top_keys: TOP_KEYS,
             max_reservations: MOST_RESERVATIONS,
             audit: None,

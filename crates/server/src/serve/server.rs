@@ -411,8 +411,8 @@ fn make_service(
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
     let Loaded { rules, domains, tokens } = loaded;
-    let Options { max_keys, max_memory, top_keys, .. } = *options;
-    let capacity = Capacity { max_keys, max_memory, top_keys };
+    let Options { max_keys, max_memory, container_memory: container, top_keys, .. } = *options;
+    let capacity = Capacity { max_keys, max_memory, container, top_keys };
     // Limits in a store, or restored from a file, are not fresh.
     let is_fresh = shared.is_none() && state.is_none();
     let trace = options.trace_keys.map(|share| Arc::new(Trace::new(share, options.trace_memory, is_fresh)));

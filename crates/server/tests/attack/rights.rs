@@ -131,6 +131,7 @@ fn sample(server: &Running, endpoint: Endpoint, team: &str) -> (String, String, 
             let entries = r#"[{"entries":[{"key":"k","value":"v"}]}]"#;
             body(format!(r#"{{"domain":"{team}","descriptors":{entries}}}"#), Names)
         }
+        Endpoint::Explain => query(format!("?limit={rate}&key=k"), Names),
         Endpoint::Top | Endpoint::History => query(format!("?limit={rate}"), Names),
         Endpoint::FlowReport => {
             body(format!(r#"{{"app":"{app}","instance":"i","now":1,"resources":[]}}"#), Names)
@@ -138,6 +139,8 @@ fn sample(server: &Running, endpoint: Endpoint, team: &str) -> (String, String, 
         Endpoint::FlowRules => body(format!(r#"{{"app":"{app}","rules":"flow: []"}}"#), Names),
         Endpoint::Rules
         | Endpoint::Audit
+        | Endpoint::Blocks
+        | Endpoint::Overrides
         | Endpoint::Denied
         | Endpoint::Limits
         | Endpoint::Flow

@@ -21,13 +21,15 @@ pub struct Capacity {
     pub max_keys: usize,
     /// The bytes of all states together, divided by use; `None` reserves `max_keys` for each limit.
     pub max_memory: Option<u64>,
+    /// The same bytes if neither this nor the rules set them: a part of what the container may use.
+    pub container: Option<u64>,
     /// The number of heavy keys that each limit tracks by name; 0 for none.
     pub top_keys: usize,
 }
 
 impl From<usize> for Capacity {
     fn from(max_keys: usize) -> Self {
-        Self { max_keys, max_memory: None, top_keys: TOP_KEYS }
+        Self { max_keys, max_memory: None, container: None, top_keys: TOP_KEYS }
     }
 }
 

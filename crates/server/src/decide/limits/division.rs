@@ -254,6 +254,14 @@ mod tests {
         assert_eq!(limits.max_memory(), Some(1 << 20));
         let limits = Limits::new(rules(text), capacity(2 << 20), |_| None, Nanos::ZERO).unwrap();
         assert_eq!(limits.max_memory(), Some(2 << 20));
+        // What the container has comes last.
+        let container =
+            |max_memory| Capacity { max_memory, container: Some(3 << 20), ..Capacity::from(1 << 20) };
+        let alone = "limits: [{name: b, limit: 1/1h}]";
+        for (text, option, expected) in [(alone, None, 3), (text, None, 1), (text, Some(2 << 20), 2)] {
+            let limits = Limits::new(rules(text), container(option), |_| None, Nanos::ZERO).unwrap();
+            assert_eq!(limits.max_memory(), Some(expected << 20));
+        }
         for bad in ["0", "much", "1.5GiB", "5MB5", "99999999999TiB"] {
             let problems =
                 rules::parse(&format!("max_memory: {bad}\nlimits: [{{name: b, limit: 1/1h}}]")).unwrap_err();

@@ -171,7 +171,7 @@ impl Limits {
         plan: &Plan<'_, impl Fn(&str) -> Option<HashKeys>>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        let max_memory = plan.capacity.max_memory.or(rules.max_memory);
+        let max_memory = plan.capacity.max_memory.or(rules.max_memory).or(plan.capacity.container);
         let before = |spec: &LimitSpec| plan.before.and_then(|before| before.predecessor(spec));
         let rooms = Rooms::new(&rules.limits, plan.capacity.max_keys, max_memory, plan.keeping, plan.before)?;
         // First do everything that can fail for lack of memory, without touching the limits in use.

@@ -20,6 +20,7 @@ use super::{
     app::App,
     ask,
     body::{body, text},
+    orders,
     problem::{Problem, Refused},
     table::Endpoint,
 };
@@ -103,6 +104,9 @@ pub(super) async fn run(
             Ok(answer::json(&json!({"reset": true})))
         }
         Endpoint::Rules => Ok(answer::json(&rules(app, permitted))),
+        Endpoint::Blocks | Endpoint::Overrides | Endpoint::Explain => {
+            orders::answer(app, endpoint, request.uri(), permitted).await
+        }
         Endpoint::Audit => {
             let actions = app.service.audit().recent();
             let seen =

@@ -20,6 +20,7 @@ mod descriptors;
 mod flow;
 mod history;
 pub(crate) mod hosts;
+mod orders;
 mod overview;
 mod permit;
 mod problem;

@@ -35,6 +35,12 @@ pub enum Endpoint {
     Rules,
     /// Operators' actions.
     Audit,
+    /// The keys that operators blocked.
+    Blocks,
+    /// The keys that operators gave a quota.
+    Overrides,
+    /// Why a key is admitted or denied.
+    Explain,
     /// The rules as their file has them.
     RulesFile,
     /// The mistakes in a text, and its differences from the rules file.
@@ -203,6 +209,9 @@ pub const ROUTES: &[Route] = &[
     post("/v1/reset", Endpoint::Reset, Served::OnAdmin),
     get("/v1/rules", Endpoint::Rules, Served::OnAdmin),
     get("/v1/audit", Endpoint::Audit, Served::OnAdmin),
+    get("/v1/blocks", Endpoint::Blocks, Served::OnAdmin),
+    get("/v1/overrides", Endpoint::Overrides, Served::OnAdmin),
+    get("/v1/explain", Endpoint::Explain, Served::OnAdmin),
     get("/v1/rules/file", Endpoint::RulesFile, Served::OnAdmin),
     post("/v1/rules/check", Endpoint::RulesCheck, Served::OnAdmin),
     post("/v1/rules/save", Endpoint::RulesSave, Served::OnAdmin),

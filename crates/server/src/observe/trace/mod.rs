@@ -205,6 +205,21 @@ impl Trace {
         Some(Tap { trace: Arc::clone(self), limit: number as u16 })
     }
 
+    /// The last requests of a key at a limit, the newest first; `None` if the key is not chosen.
+    pub(crate) fn last(&self, limit: &str, key: &[u8], most: usize) -> Option<Vec<Event>> {
+        let hash = self.chosen(key)?;
+        let number = lock(&self.limits).iter().position(|known| **known == *limit).map(|at| at as u16);
+        let ring = lock(&self.rings[hash as usize % RINGS]);
+        let newest = ring.chunks().iter().rev().flat_map(|chunk| chunk.iter().rev());
+        Some(
+            newest
+                .filter(|event| event.key == hash && Some(event.limit) == number)
+                .take(most)
+                .copied()
+                .collect(),
+        )
+    }
+
     /// All that is there.
     pub(crate) fn take(&self) -> Taken {
         let (mut events, mut forgotten) = (Vec::new(), None);

@@ -1,0 +1,113 @@
+//! The console blocks of the README run as they are written, with the program of this build and on free ports.
+#![cfg(feature = "sim")]
+
+mod program;
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    path::Path,
+    process::Command,
+};
+
+use flate2::{Compression, write::GzEncoder};
+use program::{Serving, scratch, tidegate};
+
+fn readme() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap()
+}
+
+/// The blocks of a language.
+fn blocks(language: &str) -> Vec<String> {
+    let text = readme();
+    let fence = format!("```{language}\n");
+    text.split(&fence).skip(1).map(|rest| rest.split_once("```").unwrap().0.to_owned()).collect()
+}
+
+/// Runs a line in a shell in this directory, if it has the line's program. Returns what the line printed.
+fn run(line: &str, directory: &Path) -> Option<String> {
+    let command = line.split(" #").next().unwrap().trim();
+    let program = command.split(' ').next().unwrap();
+    let exists = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
+    if !exists.status.success() {
+        return None;
+    }
+    let output = Command::new("sh").args(["-c", command]).current_dir(directory).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    Some(text)
+}
+
+/// A log of 10,000 requests in an hour, a quarter of them from one client.
+fn log(directory: &Path) {
+    let mut log = GzEncoder::new(File::create(directory.join("access.log.gz")).unwrap(), Compression::fast());
+    for at in 0..10_000 {
+        let (client, minute, second) = (if at % 4 == 0 { 0 } else { at % 997 }, at / 167, at / 3 % 60);
+        let time = format!("17/May/2015:10:{minute:02}:{second:02} +0000");
+        writeln!(log, "10.0.{}.{} - - [{time}] \"GET / HTTP/1.1\" 200 5", client / 250, client % 250)
+            .unwrap();
+    }
+    log.finish().unwrap();
+}
+
+#[test]
+fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
+    let directory = scratch("readme");
+    fs::write(directory.join("rules.yaml"), &blocks("yaml")[0]).unwrap();
+    log(&directory);
+    let mut ran = 0;
+    let mut server = None;
+    for block in blocks("console") {
+        let mut lines = block.lines().peekable();
+        while let Some(line) = lines.next() {
+            let line = line.strip_prefix("$ ").unwrap_or_else(|| panic!("{line} is output of nothing"));
+            let command = line.split(" #").next().unwrap().trim();
+            let shown: Vec<&str> =
+                std::iter::from_fn(|| lines.next_if(|next| !next.starts_with("$ "))).collect();
+            ran += 1;
+            // From a checkout, or the library: their tests are elsewhere.
+            if let Some(arguments) = command.strip_prefix("cargo run --release -- ") {
+                assert!(
+                    tidegate().args(arguments.split(' ')).arg("--help").output().unwrap().status.success(),
+                    "{line}"
+                );
+            } else if command == "scripts/test.sh" || command == "cargo add tidegate" {
+                let manifest = include_str!("../../tidegate/Cargo.toml");
+                assert!(
+                    manifest.contains("name = \"tidegate\"")
+                        && Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/test.sh").is_file()
+                );
+            } else if let Some(arguments) = command.strip_prefix("tidegate serve ") {
+                let ports = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+                let mut serve = tidegate();
+                server =
+                    Some(Serving::run(serve.args(ports).args(arguments.split(' ')).current_dir(&directory)));
+            } else if let Some(arguments) = command.strip_prefix("tidegate ") {
+                let output = tidegate().args(arguments.split(' ')).current_dir(&directory).output().unwrap();
+                let text = String::from_utf8(output.stdout).unwrap();
+                assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+                // The numbers, and which algorithm denies most, are those of another log.
+                let words = |text: &str| -> Vec<String> {
+                    text.split_whitespace()
+                        .filter(|word| !word.contains(|c: char| c.is_ascii_digit() || c == '-'))
+                        .map(str::to_owned)
+                        .collect()
+                };
+                for shown in shown {
+                    let is_there = text.lines().any(|line| words(line) == words(shown));
+                    assert!(is_there, "{command} does not print {shown:?}:\n{text}");
+                }
+            } else {
+                let server = server.as_ref().expect("the server was started before");
+                let (_, port) = server.resp.rsplit_once(':').unwrap();
+                let command =
+                    command.replace("127.0.0.1:8080", &server.http).replace("-p 6380", &format!("-p {port}"));
+                if let Some(text) = run(&command, &directory) {
+                    assert!(text.contains("99") || text.contains("98"), "{command}: {text}");
+                }
+            }
+        }
+    }
+    assert!(ran >= 8, "{ran} commands");
+    assert!(directory.join("report.html").is_file());
+}

@@ -1,0 +1,163 @@
+//! What operators have ordered about keys (`GET /v1/blocks`, `GET /v1/overrides`), and why a key is admitted or denied
+//! (`GET /v1/explain`).
+
+use std::collections::BTreeMap;
+
+use axum::{
+    body::Body,
+    http::{Response, Uri},
+};
+use serde_json::{Value, json};
+use tidegate_core::{Decision, DenialReason, Nanos};
+use tidegate_redis::OrderKind;
+
+use super::{
+    answer,
+    app::App,
+    problem::{Problem, Refused},
+    query,
+    table::Endpoint,
+};
+use crate::{
+    decide::{
+        limits::Limit,
+        refusal::MOST_OVERRIDES,
+        service::{Act, Ask, reset_after},
+    },
+    observe::audit::Action,
+};
+
+/// How many requests of a key are shown.
+const RECENT: usize = 20;
+
+/// `permitted` says whether the client's rights cover a limit.
+pub(super) async fn answer(
+    app: &App,
+    endpoint: Endpoint,
+    uri: &Uri,
+    permitted: &impl Fn(&str) -> Result<(), Problem>,
+) -> Result<Response<Body>, Refused> {
+    if endpoint == Endpoint::Explain {
+        return explain(app, uri, permitted).await;
+    }
+    let [wanted] = query::fields(uri, ["limit"])?;
+    wanted.as_deref().map_or(Ok(()), permitted)?;
+    let limits = app.service.limits();
+    let seen = limits.limits().iter().filter(|limit| {
+        let name = &*limit.spec().name;
+        wanted.as_deref().is_none_or(|wanted| wanted == name) && permitted(name).is_ok()
+    });
+    let (all, name): (Vec<Value>, _) = match endpoint {
+        Endpoint::Blocks => (seen.flat_map(|limit| blocks(app, limit)).collect(), "blocks"),
+        _ => (seen.flat_map(|limit| overrides(app, limit)).collect(), "overrides"),
+    };
+    Ok(answer::json(&json!({ name: all })))
+}
+
+/// The blocked keys of a limit. In memory a block is known by the key's hash alone, so the keys come from what operators did since this
+/// server started.
+fn blocks(app: &App, limit: &Limit) -> Vec<Value> {
+    let name = &limit.spec().name;
+    let mut given = app.service.audit().orders("block", name);
+    let keys: Vec<(String, Option<Nanos>)> = if let Some(store) = limit.store() {
+        let (_, orders) = store.orders().list(OrderKind::Block, MOST_OVERRIDES);
+        let key = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        orders.into_iter().map(|order| (key(&order.key), order.until)).collect()
+    } else {
+        let now = app.service.now();
+        let until = |decision: Decision| decision.retry_after().map(|left| now.saturating_add(left.into()));
+        let blocked = |key: &String| limit.block_of(key.as_bytes(), now).map(until);
+        given.keys().filter_map(|key| Some((key.clone(), blocked(key)?))).collect()
+    };
+    keys.into_iter().map(|(key, until)| order(name, &key, until, given.remove(&key).as_deref())).collect()
+}
+
+/// The keys of a limit with a quota that an operator gave them.
+fn overrides(app: &App, limit: &Limit) -> Vec<Value> {
+    let name = &limit.spec().name;
+    let mut given: BTreeMap<_, _> = app.service.audit().orders("override", name);
+    let (_, all) = limit.runtime_overrides(MOST_OVERRIDES);
+    let shown = all.into_iter().map(|(key, own)| {
+        let until = (own.until < Nanos::MAX).then_some(own.until);
+        let mut shown = order(name, &key, until, given.remove(&key).as_deref());
+        shown["quota"] = json!(own.policy.quota());
+        shown
+    });
+    shown.collect()
+}
+
+/// An order in force. Who gave it, since when and why is null if another server took it, or this one before its last start.
+fn order(limit: &str, key: &str, until: Option<Nanos>, given: Option<&Action>) -> Value {
+    json!({
+        "limit_name": limit,
+        "key": key,
+        "until_ms": until.map(|until| until.get().div_ceil(1_000_000)),
+        "since_ms": given.map(|given| given.time_ms),
+        "client": given.map(|given| &given.client),
+        "note": given.and_then(|given| given.note.as_deref()),
+    })
+}
+
+/// The decision on a key now, with the rule behind it.
+async fn explain(
+    app: &App,
+    uri: &Uri,
+    permitted: &impl Fn(&str) -> Result<(), Problem>,
+) -> Result<Response<Body>, Refused> {
+    let [limit, key] = query::fields(uri, ["limit", "key"])?;
+    let name = query::needed(limit.as_ref(), "limit")?;
+    permitted(name)?;
+    let (service, bytes) = (&app.service, key.as_deref().map(str::as_bytes));
+    let ask = Ask { limit: name.as_bytes(), key: bytes, cost: 1 };
+    let answered = service.decide(ask, Act::Peek, service.now()).await;
+    let answered = answered.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+    let (limit, decision, key) = (&answered.limit, answered.decision, key.as_deref().unwrap_or_default());
+    let (spec, ms) = (limit.spec(), |span: std::time::Duration| span.as_nanos().div_ceil(1_000_000) as u64);
+    let of_key = |orders: Vec<Value>| orders.into_iter().find(|order| order["key"] == key);
+    let (block, own) = (of_key(blocks(app, limit)), of_key(overrides(app, limit)));
+    let source = match (&own, spec.overrides.contains_key(key)) {
+        (Some(_), _) => "operator",
+        (None, true) => "overrides",
+        (None, false) => "limit",
+    };
+    let rule = limit
+        .runtime_override(key)
+        .map_or_else(|| limit.policy_of(key.as_bytes()).to_string(), |own| own.policy.to_string());
+    let recent = service.trace().and_then(|trace| trace.last(name, &answered.key, RECENT));
+    let event = |event: &crate::observe::trace::Event| json!({"time_ms": event.time / 1_000_000, "cost": event.cost, "verdict": event.verdict});
+    Ok(answer::json(&json!({
+        "limit_name": name,
+        "key": key,
+        "allowed": answered.is_allowed(),
+        "reason": decision.reason().map(DenialReason::name),
+        "limit": decision.limit(),
+        "remaining": decision.remaining(),
+        "retry_after_ms": decision.retry_after().map(ms),
+        "reset_after_ms": reset_after(&decision).map(ms),
+        "shadow": spec.shadow,
+        "rule": rule,
+        "rule_from": source,
+        "block": block,
+        "override": own,
+        "mend": decision.reason().map(|reason| mend(reason, name, key)),
+        // Null if the server keeps no trace of this key.
+        "recent": recent.map(|events| events.iter().map(event).collect::<Vec<_>>()),
+    })))
+}
+
+/// What would admit a key that is denied for this reason.
+fn mend(reason: DenialReason, limit: &str, key: &str) -> String {
+    let of_key = format!("{limit} {key}");
+    match reason {
+        DenialReason::Quota => {
+            format!("time, `tidegate reset {of_key}`, or a larger quota: tidegate override {of_key} QUOTA")
+        }
+        DenialReason::TooLarge => format!("a larger quota: tidegate override {of_key} QUOTA"),
+        DenialReason::InFlight => "the release of a permit, or a larger limit".to_owned(),
+        DenialReason::Blocked => format!("the end of the block: tidegate unblock {of_key}"),
+        DenialReason::DenyListed => format!("rules without this key in the `deny` list of `{limit}`"),
+        DenialReason::TableFull => format!("a larger max_keys of `{limit}`, or `when_full: forget`"),
+        DenialReason::StoreDown => format!("the return of the store, or `on_error: local` of `{limit}`"),
+        _ => "another rule".to_owned(),
+    }
+}
