@@ -44,12 +44,12 @@ for target in "${targets[@]}"; do
     mkdir -p "corpus/$target" "seeds/$target" "artifacts/$target"
     if [ "$mode" = keep ]; then
         rm -rf "corpus/$target.least" && mkdir "corpus/$target.least"
-        # Long inputs say little that short ones do not.
-        "$built/$target" -merge=1 -max_len=512 "corpus/$target.least" "seeds/$target" "corpus/$target" 2>"corpus/$target.log"
+        # By the branches they reach and not how often, so that few are left.
+        "$built/$target" -set_cover_merge=1 -use_counters=0 -max_len=512 "corpus/$target.least" "seeds/$target" "corpus/$target" 2>"corpus/$target.log"
         rm -r "seeds/$target" && mv "corpus/$target.least" "seeds/$target"
         continue
     fi
-    "$built/$target" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=60 -print_final_stats=1 \
+    "$built/$target" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=60 -print_funcs=0 -print_final_stats=1 \
         -artifact_prefix="artifacts/$target/" "corpus/$target" "seeds/$target" 2>"corpus/$target.log" || failed+=("$target")
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "corpus/$target.log" | tail -n 1)
     sum=$((sum + ${runs:-0}))

@@ -151,7 +151,7 @@ async fn call(
         let trailers = body.trailers().await?;
         let status = trailers.as_ref().unwrap_or(&head.headers).get("grpc-status");
         let status = status.and_then(|status| status.to_str().ok()?.parse().ok());
-        Ok((status.expect("every answer has a status"), bytes))
+        Ok::<_, h2::Error>((status.expect("every answer has a status"), bytes))
     };
     let answer = tokio::time::timeout(PATIENCE, read).await.expect("the call ends")?;
     Ok((answer, client))
