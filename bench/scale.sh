@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# What sharing one hot limit costs by the number of servers and the distance to the store: the simulated part of docs/src/scale.md.
+# What sharing one hot limit costs by the number of servers and the distance to the store: the simulated part of docs/src/scale.md, and
+# sixteen real servers compared with the simulator (bench/scale.py, about seven minutes; SECONDS_OF_LOAD=2 takes three and is less exact).
 #
-# usage: bench/scale.sh [TIDEGATE]
+# usage: bench/scale.sh [TIDEGATE] [DELAY]      (both built here by default)
 #
 # 100,000 requests in ten seconds for one key, at random moments, dealt over the servers, of a limit of 10000/1s: all fit on
 # average. Prints a table of what the servers admit of what one place admits, by how much they are over, and round trips a decision.
 set -euo pipefail
 
-tidegate=${1:-}
+tidegate=${1:-} delay=${2:-} build=$(dirname "$0")/../target/release
 if [ -z "$tidegate" ]; then
     cargo build --release --quiet -p tidegate-cli
-    tidegate=$(dirname "$0")/../target/release/tidegate
+    tidegate=$build/tidegate
+fi
+if [ -z "$delay" ]; then
+    cargo build --release --quiet -p tidegate-redis-servers --example delay
+    delay=$build/examples/delay
 fi
 
 echo "| servers | round trip | mode | algorithm | admitted of one place | over by | round trips a decision |"
@@ -75,3 +80,5 @@ for mode in leased reported; do
     regions "a store each, thirds" 500us $mode 4 60000 3333 4 30000 3333 4 10000 3334
     regions "a store each, by demand" 500us $mode 4 60000 6000 4 30000 3000 4 10000 1000
 done
+echo
+python3 "$(dirname "$0")/scale.py" "$tidegate" "$delay" "${SECONDS_OF_LOAD:-6}"

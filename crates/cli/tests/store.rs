@@ -27,8 +27,7 @@ fn serve(name: &str, store: &str, limit: &str) -> Serving {
 }
 
 /// Sends pipelines on a connection and counts the admissions, until it has sent this many requests or the server is gone.
-fn ask(address: &str, requests: usize, admitted: &AtomicUsize) {
-    let mut stream = TcpStream::connect(address).unwrap();
+fn ask(mut stream: TcpStream, requests: usize, admitted: &AtomicUsize) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut replies = BufReader::new(stream.try_clone().unwrap());
     let mut line = String::new();
@@ -54,7 +53,7 @@ fn ask(address: &str, requests: usize, admitted: &AtomicUsize) {
 fn hammer(address: &str, requests: usize, admitted: &AtomicUsize) {
     thread::scope(|scope| {
         for _ in 0..3 {
-            scope.spawn(|| ask(address, requests, admitted));
+            scope.spawn(|| ask(TcpStream::connect(address).unwrap(), requests, admitted));
         }
     });
 }
@@ -70,8 +69,9 @@ fn admitted_by_two(name: &str, limit: &str, kill: bool) -> usize {
         let (address, count) = (first.resp.clone(), &admitted);
         scope.spawn(move || hammer(&address, 4_000, count));
         if kill {
-            let address = second.resp.clone();
-            scope.spawn(move || ask(&address, 1_000_000, count));
+            // Before the server is killed.
+            let stream = TcpStream::connect(&second.resp).unwrap();
+            scope.spawn(move || ask(stream, 1_000_000, count));
             eventually("some was admitted", || admitted.load(Ordering::Relaxed) > 500);
             second.child.kill().unwrap();
             second = start(3);
@@ -339,4 +339,57 @@ fn servers_admit_what_the_simulator_predicts_within_two_points() {
         assert!(one_place < u64::from(requests) && admitted <= one_place + u64::from(rate) / 10);
         assert!(50 * admitted.abs_diff(model) <= one_place, "{nodes} servers: {admitted}, not {model}");
     }
+}
+
+/// A password changes: first in the file, then at the store; the server hears of it by SIGHUP alone.
+#[test]
+fn sighup_reads_the_password_of_the_store_again() {
+    let store = Server::start(&[]);
+    store.ask(&["ACL", "SETUSER", "app", "on", ">one", "~*", "+@all"]);
+    let directory = scratch("password");
+    let (file, rules) = (directory.join("password"), directory.join("rules.yaml"));
+    fs::write(&file, "one\n").unwrap();
+    fs::write(&rules, "limits: [{name: hot, limit: 5000/12h, on_error: closed}]").unwrap();
+    let address = format!("redis://app@127.0.0.1:{}", store.port());
+    let server = Serving::with(&[
+        "--rules",
+        rules.to_str().unwrap(),
+        "--store",
+        &address,
+        "--store-deadline",
+        "5s",
+        "--store-password-file",
+        file.to_str().unwrap(),
+    ]);
+    eventually("the store has been reached", || server.get("/readyz").contains("\"ready\""));
+    let connections = || {
+        let told = store.ask(&["CLIENT", "LIST"]);
+        let of_app = |line: &&str| line.contains(" user=app ");
+        told.text().lines().filter(of_app).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
+    let first: Vec<String> = connections().iter().map(id).collect();
+    assert_eq!(first.len(), 1);
+    store.ask(&["ACL", "SETUSER", "app", ">two"]);
+    fs::write(&file, "two\n").unwrap();
+    let clock = SystemClock::new();
+    let sent = clock.now();
+    server.signal("HUP");
+    eventually("there is a connection with the new password", || {
+        connections().iter().map(id).any(|id| !first.contains(&id))
+    });
+    let took = clock.now().saturating_since(sent);
+    println!("a new connection after {took:?}");
+    // The old password no longer counts, and the server decides without a pause.
+    store.ask(&["ACL", "SETUSER", "app", "<one"]);
+    for at in 1..=100 {
+        assert!(server.ask("ACQUIRE hot key").starts_with(&format!("*5 :0 :5000 :{}", 5_000 - at)));
+    }
+    let failures = server.get("/metrics");
+    let failed: u64 = failures
+        .lines()
+        .filter(|line| line.starts_with("tidegate_shared_store_errors_total"))
+        .map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<u64>().unwrap_or(1))
+        .sum();
+    assert_eq!(failed, 0);
 }

@@ -1,5 +1,5 @@
-//! A store that is far away, for benches: forwards connections to the server on the port in the first argument, and delays its
-//! replies by the milliseconds in the second. Prints its own port, and ends with its standard input.
+//! A store that is far away, for benches: forwards connections to the server on the port in the first argument. Requests
+//! and replies take half of the milliseconds in the second each. Prints its own port, and ends with its standard input.
 
 use std::{
     io::{Read, stdin},
@@ -17,7 +17,9 @@ fn main() {
         std::process::exit(2);
     };
     let proxy = Proxy::before(port);
-    proxy.delay(Duration::from_millis(delay));
+    let delay = Duration::from_millis(delay) / 2;
+    proxy.delay_requests(delay);
+    proxy.delay(delay);
     println!("{}", proxy.port());
     // An error ends it, too.
     let _ = stdin().read_to_end(&mut Vec::new());

@@ -23,8 +23,8 @@ pub struct Proxy {
 
 #[derive(Debug, Default)]
 struct ProxyState {
-    /// The delay of replies, in milliseconds.
-    delay: AtomicU64,
+    /// The delays of requests and of replies, in microseconds.
+    delays: [AtomicU64; 2],
     refuse: AtomicBool,
     stop: AtomicBool,
     /// The number of connections so far, and how many of them, counted from the first, are silenced.
@@ -74,7 +74,12 @@ impl Proxy {
 
     /// Delays all replies by `by` from now on.
     pub fn delay(&self, by: Duration) {
-        self.shared.delay.store(by.as_millis() as u64, Ordering::Relaxed);
+        self.shared.delays[1].store(by.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Delays all requests by `by` from now on.
+    pub fn delay_requests(&self, by: Duration) {
+        self.shared.delays[0].store(by.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// Cuts all connections. New ones are accepted.
@@ -117,27 +122,16 @@ fn forward(shared: &Arc<ProxyState>, client: &TcpStream, server: &TcpStream) {
         let mut open = shared.open.lock().expect("no thread panics with the list");
         open.extend([client.try_clone(), server.try_clone()].into_iter().flatten());
     }
-    thread::spawn(move || pump(requests, to_server));
-    let shared = Arc::clone(shared);
     let number = shared.count.fetch_add(1, Ordering::SeqCst) + 1;
-    thread::spawn(move || pump_late(&shared, number, answers, &to_client));
-}
-
-/// Copies until either end closes, and then closes both.
-fn pump(mut from: TcpStream, mut to: TcpStream) {
-    let mut bytes = vec![0; 1 << 16];
-    while let Ok(length @ 1..) = from.read(&mut bytes) {
-        if to.write_all(&bytes[..length]).is_err() {
-            break;
-        }
+    for (number, from, to) in [(None, requests, to_server), (Some(number), answers, to_client)] {
+        let shared = Arc::clone(shared);
+        thread::spawn(move || pump(&shared, number, from, &to));
     }
-    let _ = from.shutdown(Shutdown::Both);
-    let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Copies replies, each with the delay in force when it arrived; they do not wait for each other. Replies that arrive while
-/// the connection is silenced are discarded.
-fn pump_late(shared: &Arc<ProxyState>, number: u64, mut from: TcpStream, to: &TcpStream) {
+/// Copies requests, or the replies of the connection with this number, until either end closes. Each has the delay in force when it
+/// arrived; they do not wait for each other. Replies that arrive while the connection is silenced are discarded.
+fn pump(shared: &Arc<ProxyState>, number: Option<u64>, mut from: TcpStream, to: &TcpStream) {
     let clock = SystemClock::new();
     let (send, pieces) = mpsc::channel::<(Nanos, Vec<u8>)>();
     let (mut client, writers, writers_clock) = (to.try_clone(), Arc::clone(shared), clock.clone());
@@ -151,7 +145,7 @@ fn pump_late(shared: &Arc<ProxyState>, number: u64, mut from: TcpStream, to: &Tc
                 }
                 thread::park_timeout(left.into());
             }
-            let silent = number <= writers.silent.load(Ordering::SeqCst);
+            let silent = number.is_some_and(|number| number <= writers.silent.load(Ordering::SeqCst));
             if !silent && client.write_all(&piece).is_err() {
                 break;
             }
@@ -160,7 +154,7 @@ fn pump_late(shared: &Arc<ProxyState>, number: u64, mut from: TcpStream, to: &Tc
     });
     let mut bytes = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
-        let delay = Nanos::from_millis(shared.delay.load(Ordering::Relaxed));
+        let delay = Nanos::from_micros(shared.delays[usize::from(number.is_some())].load(Ordering::Relaxed));
         if send.send((clock.now().saturating_add(delay), bytes[..length].to_vec())).is_err() {
             break;
         }

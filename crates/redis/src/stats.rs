@@ -114,6 +114,13 @@ impl Counters {
         }
     }
 
+    /// Like [`error`](Self::error) after a request that may not have been admitted: `Down` was counted when the store was not asked.
+    pub fn outcome(&self, error: &StoreError) {
+        if *error != StoreError::Down {
+            self.error(error);
+        }
+    }
+
     /// Logs an error about a key. `prefix` is the prefix of the limit's keys, because a key itself may be a secret.
     pub fn tell_of(&self, error: &StoreError, prefix: &[u8]) {
         if error.is_about_the_key() && self.may_tell(error) {

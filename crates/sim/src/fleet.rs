@@ -1,6 +1,6 @@
 //! One limit shared by nodes, with a network between the nodes and the authority that owns the shared state.
 //!
-//! Each request goes to a random node, the same in every run, as with a load balancer that does not know the keys. A node
+//! Each request goes to a random node, the same in every run, as with a load balancer that does not know the keys ([`Load`] says how evenly). A node
 //! decides by its [`Lease`](tidegate_core::lease::Lease). A message to the authority takes half a round trip, and so does
 //! the answer. A request that waits for the authority is decided, and counts as admitted, when its message arrives there. A
 //! node dies without notice: what it held is lost, and requests that wait at it are denied.
@@ -15,6 +15,8 @@ use tidegate_core::{Nanos, Policy};
 pub struct Fleet {
     /// The number of nodes at any time.
     pub nodes: NonZeroU16,
+    /// How the requests are distributed over the nodes.
+    pub load: Load,
     /// How the nodes share the limit.
     pub mode: Mode,
     /// The round trip between a node and the authority.
@@ -27,11 +29,37 @@ pub struct Fleet {
     pub node_life: Option<Duration>,
 }
 
+/// How requests are distributed over nodes, at random.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Load {
+    /// All nodes get as many.
+    #[default]
+    Even,
+    /// The first quarter of the nodes gets half of the requests, and the first node of 16 a quarter.
+    Skewed,
+    /// The same, but each second the next node is the first.
+    Moving,
+}
+
+impl Load {
+    /// The node for a request that comes at `time`, from a random number.
+    pub(crate) fn node(self, random: u64, time: u64, nodes: u64) -> u64 {
+        let even = |random: u64| ((u128::from(random) * u128::from(nodes)) >> 64) as u64;
+        let skewed = even((u128::from(random).pow(2) >> 64) as u64);
+        match self {
+            Self::Even => random % nodes,
+            Self::Skewed => skewed,
+            Self::Moving => (skewed + time / Nanos::from_secs(1).get()) % nodes,
+        }
+    }
+}
+
 impl Fleet {
     /// Nodes that never die, half a millisecond from the authority.
     pub fn new(nodes: NonZeroU16, mode: Mode) -> Self {
         Self {
             nodes,
+            load: Load::Even,
             mode,
             round_trip: Duration::from_micros(500),
             slack: Terms::SLACK.into(),

@@ -32,7 +32,7 @@ mod replay;
 mod suggest;
 
 pub use algorithm::{AlgorithmSpec, SpecError};
-pub use fleet::{Fleet, Sharing};
+pub use fleet::{Fleet, Load, Sharing};
 pub use live::{Live, LiveCounts, LiveLimit};
 pub use progress::{Progress, Stage};
 pub use replay::{

@@ -6,7 +6,7 @@ use std::{num::NonZeroU16, path::PathBuf, time::Duration};
 use clap::{Parser, ValueEnum};
 use tidegate_core::{Quota, parse_duration};
 use tidegate_sim::{
-    AlgorithmSpec, Fleet, Goal, Mode, Share,
+    AlgorithmSpec, Fleet, Goal, Load, Mode, Share,
     input::{By, Condition, Filter, Format, Moment, UnknownFormat},
     workload::{Arrival, Traffic},
 };
@@ -145,6 +145,10 @@ pub struct FleetArgs {
     #[arg(long, value_name = "N", value_parser = parse_nodes)]
     pub nodes: Option<NonZeroU16>,
 
+    /// How evenly the requests are distributed.
+    #[arg(long, value_enum, default_value_t, requires = "nodes")]
+    pub load: NodeLoad,
+
     /// How the nodes share a limit.
     #[arg(long, value_enum, default_value_t, requires = "nodes")]
     pub mode: SharingMode,
@@ -169,9 +173,26 @@ pub struct FleetArgs {
 
 impl FleetArgs {
     pub fn fleet(&self) -> Option<Fleet> {
-        let &Self { nodes, mode, rtt, slack, unreported, node_life } = self;
-        Some(Fleet { nodes: nodes?, mode: mode.into(), round_trip: rtt, slack, unreported, node_life })
+        let &Self { nodes, load, mode, rtt, slack, unreported, node_life } = self;
+        let load = match load {
+            NodeLoad::Even => Load::Even,
+            NodeLoad::Skewed => Load::Skewed,
+            NodeLoad::Moving => Load::Moving,
+        };
+        Some(Fleet { nodes: nodes?, load, mode: mode.into(), round_trip: rtt, slack, unreported, node_life })
     }
+}
+
+/// How requests are distributed over nodes.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum NodeLoad {
+    /// All nodes get as many.
+    #[default]
+    Even,
+    /// The first quarter of the nodes gets half.
+    Skewed,
+    /// The same, but each second the next node is the first.
+    Moving,
 }
 
 /// How nodes share a limit.

@@ -333,10 +333,12 @@ impl LeaseState {
         }
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.answered(request);
-        // What a bucket that is not full would have refilled is lost with units that are not used.
+        // What a bucket that is not full would have refilled is lost with units that are not used. And however many nodes there are, half of
+        // the limit is left to those that need it.
         let loses =
             terms.refills() && grant.decision.reset_after_nanos() > terms.slack().get().saturating_mul(2);
-        self.room = if loses { 0 } else { u32::try_from(grant.decision.remaining()).unwrap_or(u32::MAX) };
+        let room = u32::try_from(grant.decision.remaining()).unwrap_or(u32::MAX);
+        self.room = if loses || room < terms.limit() / 2 { 0 } else { room };
         self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
         if grant.decision.is_denied() {
             // A denial that consumes units must be asked for each time.

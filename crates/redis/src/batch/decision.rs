@@ -166,19 +166,17 @@ impl Batcher {
         let requests = requests.into_iter();
         let mut shards = Vec::with_capacity(requests.len());
         let (collector, places) = Collector::new(requests.len());
-        let mut same_shard: Vec<Question> = Vec::with_capacity(requests.len());
+        let mut asked: Vec<(usize, Question)> = Vec::with_capacity(requests.len());
         for ((shard, key, cost), place) in requests.zip(places) {
-            if shards.last().is_some_and(|last| *last != shard) {
-                self.post(shards[shards.len() - 1], mem::take(&mut same_shard));
-            }
-            let follows = same_shard.last().is_some_and(|last| last.key == key);
+            let follows = asked.last().is_some_and(|(_, last)| last.key == key);
             let slot = self.monitor.slot(&key);
-            same_shard.push(Question { plan: Arc::clone(plan), key, slot, cost, follows, deadline, place });
+            asked.push((
+                shard,
+                Question { plan: Arc::clone(plan), key, slot, cost, follows, deadline, place },
+            ));
             shards.push(shard);
         }
-        if let Some(last) = shards.last() {
-            self.post(*last, same_shard);
-        }
+        self.post_together(asked);
         let (answers, in_time) = collector.wait(deadline).await;
         let missing = |shard| if in_time { GONE } else { Err(self.timed_out(shard)) };
         let answer = |(answer, shard): (Option<Answer>, usize)| answer.unwrap_or_else(|| missing(shard));

@@ -188,15 +188,6 @@ impl Batcher {
         self.post_together(requests.into_iter().filter_map(errand).collect());
     }
 
-    /// Puts requests into the queues of their shards.
-    fn post_together(self: &Arc<Self>, mut errands: Vec<(usize, Errand)>) {
-        while let Some((shard, _)) = errands.first() {
-            let shard = *shard;
-            let end = errands.iter().position(|(other, _)| *other != shard).unwrap_or(errands.len());
-            self.post(shard, errands.drain(..end).map(|(_, errand)| errand));
-        }
-    }
-
     /// Sends requests, and waits for the answers until the deadline. Neighbours about the same key are decided in this order. If the
     /// deadline passes or the caller gives up, the requests continue, because their grants also serve other callers.
     pub async fn ask_for_leases(

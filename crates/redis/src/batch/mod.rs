@@ -75,6 +75,15 @@ impl Batcher {
         self.take_turn(shard, turn);
     }
 
+    /// Puts requests into the queues of their shards. Neighbours of one shard leave together.
+    fn post_together<R: Request>(self: &Arc<Self>, mut requests: Vec<(usize, R)>) {
+        while let Some((shard, _)) = requests.first() {
+            let shard = *shard;
+            let end = requests.iter().position(|(other, _)| *other != shard).unwrap_or(requests.len());
+            self.post(shard, requests.drain(..end).map(|(_, request)| request));
+        }
+    }
+
     /// Holds requests back until the result is dropped. A cluster's queues are too many to hold and release.
     pub fn hold(self: &Arc<Self>) -> Hold<'_> {
         let shard = if let [only] = &self.shards[..] { Some(only) } else { None };

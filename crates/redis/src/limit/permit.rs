@@ -105,13 +105,7 @@ impl Drop for Permit {
 /// Gives back or renews a holder's permits. Returns whether there were any. Repeating it changes nothing. Errors are counted.
 async fn settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
     let counters = limit.store().batcher().monitor.counters();
-    // [`StoreError::Down`] was counted when the store was not asked.
-    let counted = |error: &StoreError| {
-        if *error != StoreError::Down {
-            counters.error(error);
-        }
-    };
-    try_settle(limit, key, holder, renew).await.inspect_err(counted)
+    try_settle(limit, key, holder, renew).await.inspect_err(|error| counters.outcome(error))
 }
 
 async fn try_settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {

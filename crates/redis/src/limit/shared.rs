@@ -293,10 +293,7 @@ impl SharedLimit {
             }
             Err(error) => error,
         };
-        // [`StoreError::Down`] was counted when the store was not asked.
-        if error != StoreError::Down {
-            self.monitor().counters().error(&error);
-        }
+        self.monitor().counters().outcome(&error);
         // Refund in memory only if the store has certainly not done it. In a cluster this is never certain, because its client
         // may try again after a connection broke, and the last error says nothing about the first try.
         let certain = error.is_certain() && !self.monitor().is_cluster();
@@ -335,9 +332,7 @@ impl SharedLimit {
             Ok(decision) => return SharedDecision::by_store(decision),
             Err(error) => error,
         };
-        if error != StoreError::Down {
-            self.monitor().counters().error(&error);
-        }
+        self.monitor().counters().outcome(&error);
         key.with_bytes(|key| match self.local() {
             Some(local) => {
                 let decision = local.charge(key, cost, self.local_unit());

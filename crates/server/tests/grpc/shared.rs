@@ -12,6 +12,7 @@ use envoy_types::pb::envoy::{
 };
 
 use serde_json::json;
+use tidegate_core::{Clock, clock::SystemClock};
 use tidegate_redis_servers::{Cluster, Server, eventually};
 use tidegate_server::{Options, envoy::Consume};
 
@@ -148,6 +149,62 @@ descriptors:
     assert!(admitted <= LIMIT, "{admitted}");
     assert!(admitted >= LIMIT * 9 / 10, "{admitted}: nearly all of it is assigned");
     assert!(left() <= LIMIT / 10);
+}
+
+/// The servers' clocks follow the real time, as that of the store does.
+#[test]
+fn equal_envoys_at_two_servers_over_a_store_get_40_to_60_percent_of_each_second() {
+    const SECONDS: usize = 8;
+    let config = "
+domain: shop
+descriptors:
+  - {key: plan, value: second, rate_limit: {unit: second, requests_per_unit: 100}}
+";
+    let redis = Server::start(&[]);
+    let clock = SystemClock::new();
+    let servers = ["one", "other"].map(|name| {
+        let options = on(&format!("quota-even-{name}"), &redis.address(), config);
+        let server = Running::start_at(options, clock.now());
+        eventually("the store has been reached", || server.get("/readyz").json()["status"] == "ready");
+        server
+    });
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (servers, clock, done) = (&servers, &clock, &done);
+        scope.spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                for server in servers {
+                    server.advance(clock.now().saturating_since(server.clock.now()).into());
+                }
+                #[allow(clippy::disallowed_methods, reason = "the store's time passes, too")]
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let shares = servers.each_ref().map(|server| {
+            scope.spawn(move || {
+                let mut envoy = Envoy::of(server);
+                envoy.report("second", 0, 100);
+                let (mut shares, mut last) = (Vec::new(), 0);
+                // Within a second a share only grows.
+                while shares.len() < 5 + SECONDS {
+                    let share = tokens(&envoy.told());
+                    if share <= last {
+                        shares.push(last);
+                        envoy.report("second", last, 100);
+                    }
+                    last = share;
+                }
+                shares
+            })
+        });
+        let shares = shares.map(thread::ScopedJoinHandle::join);
+        done.store(true, Ordering::Relaxed);
+        for shares in shares {
+            let shares = shares.expect("each second has a share");
+            // Until both servers know each other, the first one may take nearly all.
+            assert!(shares[5..].iter().all(|share| (40..=60).contains(share)), "{shares:?}");
+        }
+    });
 }
 
 fn tokens(told: &str) -> u64 {

@@ -8,7 +8,7 @@ use super::{
     node::{Lives, Node},
 };
 use crate::{
-    fleet::{Fleet, Sharing},
+    fleet::{Fleet, Load, Sharing},
     replay::{Candidate, KeyState, RecentTimes, Row, Stretch},
 };
 
@@ -16,6 +16,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct FleetRun {
     terms: Terms,
+    load: Load,
     lives: Lives,
     /// Half a round trip.
     one_way: u64,
@@ -46,6 +47,7 @@ impl FleetRun {
         let life = fleet.node_life.map(|life| Nanos::from(life).get());
         Self {
             terms,
+            load: fleet.load,
             lives: Lives::new(fleet.nodes.get().into(), life),
             one_way: Nanos::from(fleet.round_trip).get() / 2,
             nodes: (0..fleet.nodes.get()).map(|_| Node::new(terms, 0)).collect(),
@@ -93,7 +95,7 @@ impl FleetRun {
     }
 
     fn ask(&mut self, now: u64, caller: Caller) {
-        let at = (deal(self.key, self.requests) % self.nodes.len() as u64) as usize;
+        let at = self.load.node(deal(self.key, self.requests), now, self.nodes.len() as u64) as usize;
         self.requests += 1;
         self.cost += u64::from(caller.cost);
         let node = &mut self.nodes[at];
