@@ -150,7 +150,7 @@ impl Copied {
         }
         let mut text = Vec::new();
         // A byte more than a rules file may have, so that a longer one is refused.
-        let most = (4 << 20) + 1;
+        let most = rules::MAX_FILE + 1;
         if is_stdin {
             io::stdin().lock().take(most).read_to_end(&mut text)?;
         } else {

@@ -3,9 +3,13 @@
 
 mod fleet;
 
+mod random;
+
 use fleet::{Fleet, Skew, Step, Travel};
 use tidegate_core::lease::Terms;
 use tidegate_core::{Algorithm, Nanos, Policy, Quota, algorithm::TokenBucket};
+
+use random::Random;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -29,20 +33,6 @@ struct Demand {
     skewed: bool,
     gaps: Gaps,
     seconds: u64,
-}
-
-/// A generator that needs nothing but its seed (`SplitMix64`).
-struct Random(u64);
-
-impl Random {
-    /// Between 0 and 1, neither included.
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (((x ^ (x >> 31)) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
-    }
 }
 
 impl Demand {

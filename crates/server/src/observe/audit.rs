@@ -145,13 +145,18 @@ impl Audit {
         }
     }
 
-    /// The keys of a limit that operators blocked, or gave a quota (`block` or `override`), with the last action on each. Their time may
-    /// have ended.
-    pub(crate) fn orders(&self, kind: &'static str, limit: &str) -> BTreeMap<String, Arc<Action>> {
+    /// The keys of a limit that operators blocked, or gave a quota (`block` or `override`). Their time may have ended.
+    pub(crate) fn keys_of(&self, kind: &'static str, limit: &str) -> Vec<String> {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         let from = (kind, limit.to_owned(), String::new());
         let of_limit = orders.range(from..).take_while(|((of, name, _), _)| *of == kind && name == limit);
-        of_limit.map(|((.., key), action)| (key.clone(), Arc::clone(action))).collect()
+        of_limit.map(|((.., key), _)| key.clone()).collect()
+    }
+
+    /// The last of these actions on a key.
+    pub(crate) fn order(&self, kind: &'static str, limit: &str, key: &str) -> Option<Arc<Action>> {
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        orders.get(&(kind, limit.to_owned(), key.to_owned())).cloned()
     }
 
     /// The last actions, the newest first.

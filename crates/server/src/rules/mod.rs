@@ -24,7 +24,7 @@ pub use spec::{LimitSpec, OnExpiry, PolicySpec, QuotaTextError, Rules, SharingSp
 pub use tidegate_config::Problem;
 
 /// The maximum size of a rules file: 4 MiB.
-pub(crate) const MAX_FILE: u64 = 4 << 20;
+pub const MAX_FILE: u64 = 4 << 20;
 
 /// The rules of `tidegate serve` without `--rules`: to try it out, and as a start for a file.
 pub const EXAMPLE: &str = include_str!("example.yaml");

@@ -11,7 +11,7 @@ use super::{
     access_log::{split_request, split_url, without_query},
     columns::Header,
     line::LineError,
-    request::LogRequest,
+    request::{IP, LogRequest},
     timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
 };
 use crate::workload::Field;
@@ -21,9 +21,6 @@ const TIME_FIELDS: &str = "StartUTC time timestamp @timestamp ts msec time_iso86
     date";
 /// Field names for the parts of a request; the first one present counts. The part's own name, then those of nginx, Caddy,
 /// Envoy, Traefik, W3C logs (IIS), Google Cloud, AWS (API Gateway, WAF), Cloudflare, Azure and Elastic, and common ones.
-pub(super) const IP: &str = "ip client_ip remote_addr request.client_ip request.remote_ip downstream_remote_address_without_port \
-    downstream_remote_address remote_ip ClientHost c-ip httpRequest.remoteIp httpRequest.clientIp ClientIP \
-    properties.clientIp client.ip source.ip client remote";
 const PATH: &str = "path request_uri uri request.uri RequestPath cs-uri-stem httpRequest.requestUrl httpRequest.uri \
     ClientRequestURI properties.requestUri url.path url request";
 const METHOD: &str = "method request_method request.method RequestMethod cs-method httpRequest.requestMethod httpRequest.httpMethod \

@@ -1,14 +1,12 @@
 //! What operators have ordered about keys (`GET /v1/blocks`, `GET /v1/overrides`), and why a key is admitted or denied
 //! (`GET /v1/explain`).
 
-use std::collections::BTreeMap;
-
 use axum::{
     body::Body,
     http::{Response, Uri},
 };
 use serde_json::{Value, json};
-use tidegate_core::{Decision, DenialReason, Nanos};
+use tidegate_core::{DenialReason, Nanos};
 use tidegate_redis::OrderKind;
 
 use super::{
@@ -18,13 +16,10 @@ use super::{
     query,
     table::Endpoint,
 };
-use crate::{
-    decide::{
-        limits::Limit,
-        refusal::MOST_OVERRIDES,
-        service::{Act, Ask, reset_after},
-    },
-    observe::audit::Action,
+use crate::decide::{
+    limits::{Limit, RuntimeOverride},
+    refusal::MOST_OVERRIDES,
+    service::{Act, Ask, reset_after},
 };
 
 /// How many requests of a key are shown.
@@ -57,44 +52,49 @@ pub(super) async fn answer(
 /// The blocked keys of a limit. In memory a block is known by the key's hash alone, so the keys come from what operators did since this
 /// server started.
 fn blocks(app: &App, limit: &Limit) -> Vec<Value> {
-    let name = &limit.spec().name;
-    let mut given = app.service.audit().orders("block", name);
-    let keys: Vec<(String, Option<Nanos>)> = if let Some(store) = limit.store() {
+    let keys: Vec<String> = if let Some(store) = limit.store() {
         let (_, orders) = store.orders().list(OrderKind::Block, MOST_OVERRIDES);
-        let key = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
-        orders.into_iter().map(|order| (key(&order.key), order.until)).collect()
+        orders.into_iter().map(|order| String::from_utf8_lossy(&order.key).into_owned()).collect()
     } else {
-        let now = app.service.now();
-        let until = |decision: Decision| decision.retry_after().map(|left| now.saturating_add(left.into()));
-        let blocked = |key: &String| limit.block_of(key.as_bytes(), now).map(until);
-        given.keys().filter_map(|key| Some((key.clone(), blocked(key)?))).collect()
+        app.service.audit().keys_of("block", &limit.spec().name)
     };
-    keys.into_iter().map(|(key, until)| order(name, &key, until, given.remove(&key).as_deref())).collect()
+    keys.iter().filter_map(|key| block(app, limit, key)).collect()
+}
+
+/// The block of a key.
+fn block(app: &App, limit: &Limit, key: &str) -> Option<Value> {
+    let now = app.service.now();
+    let denied = limit.block_of(key.as_bytes(), now)?;
+    let until = denied.retry_after().map(|left| now.saturating_add(left.into()));
+    // A key on the deny list has no block to end.
+    (denied.reason() == Some(DenialReason::Blocked)).then(|| order(app, "block", limit, key, until))
 }
 
 /// The keys of a limit with a quota that an operator gave them.
 fn overrides(app: &App, limit: &Limit) -> Vec<Value> {
-    let name = &limit.spec().name;
-    let mut given: BTreeMap<_, _> = app.service.audit().orders("override", name);
     let (_, all) = limit.runtime_overrides(MOST_OVERRIDES);
-    let shown = all.into_iter().map(|(key, own)| {
-        let until = (own.until < Nanos::MAX).then_some(own.until);
-        let mut shown = order(name, &key, until, given.remove(&key).as_deref());
-        shown["quota"] = json!(own.policy.quota());
-        shown
-    });
-    shown.collect()
+    all.iter().map(|(key, own)| own_quota(app, limit, key, own)).collect()
+}
+
+/// The quota that an operator gave a key.
+fn own_quota(app: &App, limit: &Limit, key: &str, own: &RuntimeOverride) -> Value {
+    let until = (own.until < Nanos::MAX).then_some(own.until);
+    let mut shown = order(app, "override", limit, key, until);
+    shown["quota"] = json!(own.policy.quota());
+    shown
 }
 
 /// An order in force. Who gave it, since when and why is null if another server took it, or this one before its last start.
-fn order(limit: &str, key: &str, until: Option<Nanos>, given: Option<&Action>) -> Value {
+fn order(app: &App, kind: &'static str, limit: &Limit, key: &str, until: Option<Nanos>) -> Value {
+    let limit = &limit.spec().name;
+    let given = app.service.audit().order(kind, limit, key);
     json!({
         "limit_name": limit,
         "key": key,
         "until_ms": until.map(|until| until.get().div_ceil(1_000_000)),
-        "since_ms": given.map(|given| given.time_ms),
-        "client": given.map(|given| &given.client),
-        "note": given.and_then(|given| given.note.as_deref()),
+        "since_ms": given.as_ref().map(|given| given.time_ms),
+        "client": given.as_ref().map(|given| &given.client),
+        "note": given.as_ref().and_then(|given| given.note.as_deref()),
     })
 }
 
@@ -113,15 +113,14 @@ async fn explain(
     let answered = answered.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
     let (limit, decision, key) = (&answered.limit, answered.decision, key.as_deref().unwrap_or_default());
     let (spec, ms) = (limit.spec(), |span: std::time::Duration| span.as_nanos().div_ceil(1_000_000) as u64);
-    let of_key = |orders: Vec<Value>| orders.into_iter().find(|order| order["key"] == key);
-    let (block, own) = (of_key(blocks(app, limit)), of_key(overrides(app, limit)));
+    let own = limit.runtime_override(key);
     let source = match (&own, spec.overrides.contains_key(key)) {
         (Some(_), _) => "operator",
         (None, true) => "overrides",
         (None, false) => "limit",
     };
-    let rule = limit
-        .runtime_override(key)
+    let rule = own
+        .as_ref()
         .map_or_else(|| limit.policy_of(key.as_bytes()).to_string(), |own| own.policy.to_string());
     let recent = service.trace().and_then(|trace| trace.last(name, &answered.key, RECENT));
     let event = |event: &crate::observe::trace::Event| json!({"time_ms": event.time / 1_000_000, "cost": event.cost, "verdict": event.verdict});
@@ -137,8 +136,8 @@ async fn explain(
         "shadow": spec.shadow,
         "rule": rule,
         "rule_from": source,
-        "block": block,
-        "override": own,
+        "block": block(app, limit, key),
+        "override": own.map(|own| own_quota(app, limit, key, &own)),
         "mend": decision.reason().map(|reason| mend(reason, name, key)),
         // Null if the server keeps no trace of this key.
         "recent": recent.map(|events| events.iter().map(event).collect::<Vec<_>>()),

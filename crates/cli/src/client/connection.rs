@@ -1,0 +1,240 @@
+//! One exchange with a server: HTTP/1.0 on a new connection, with TLS or without.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{TcpStream, ToSocketAddrs},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+use serde_json::Value;
+
+use crate::values::{Address, positive};
+
+/// The longest response to read.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// How to reach a server.
+#[derive(Clone, Debug, clap::Args)]
+pub struct How {
+    /// How long the server may take to reply
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
+    timeout: Duration,
+    /// The token for this client (better as a variable: other users can see a command line)
+    #[arg(long, value_name = "TOKEN", env = "TIDEGATE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// With https: the authority of the server's certificate, in PEM [default: those that the system trusts]
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
+    ca: Option<PathBuf>,
+    /// With https: this client's certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CLIENT_CERT", requires = "client_key")]
+    client_cert: Option<PathBuf>,
+    /// With https: the private key of this client's certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CLIENT_KEY", requires = "client_cert")]
+    client_key: Option<PathBuf>,
+}
+
+/// The server and how to reach it.
+pub struct Target<'a> {
+    server: &'a Address,
+    how: &'a How,
+    /// The option of `serve` that sets the address.
+    option: &'static str,
+}
+
+impl<'a> Target<'a> {
+    /// A server's data plane.
+    pub fn data(server: &'a Address, how: &'a How) -> Self {
+        Self { server, how, option: "--http" }
+    }
+
+    /// A server's control plane.
+    pub fn admin(server: &'a Address, how: &'a How) -> Self {
+        Self { server, how, option: "--admin" }
+    }
+}
+
+/// Why a request to a server failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("cannot reach {server}: {source}; is a server running there? (--server ADDR)")]
+    Unreachable { server: String, source: io::Error },
+    #[error(
+        "{server} does not reply like a Tidegate server; give --server the address of the server's {option}"
+    )]
+    NoHttp { server: String, option: &'static str },
+    #[error("{detail}")]
+    Refused { detail: String },
+}
+
+/// The status and the body of a response.
+pub struct Reply {
+    pub status: u16,
+    pub body: Value,
+}
+
+/// A connection, with TLS or without.
+trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
+impl Target<'_> {
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> Result<Reply, ClientError> {
+        self.exchange(method, path, body, |status, stream| {
+            let mut text = String::new();
+            match stream.take(MOST_BYTES).read_to_string(&mut text) {
+                // A server may close the connection without a TLS closing message; after a complete response this is fine.
+                Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+                _ => Ok(serde_json::from_str(&text).ok().map(|body| Reply { status, body })),
+            }
+        })
+    }
+
+    /// Reads an answer of any length, from the first byte of its body.
+    pub fn read<T>(&self, path: &str, read: impl FnOnce(&mut dyn BufRead) -> T) -> Result<T, ClientError> {
+        let answered = self.exchange("GET", path, "", |status, stream| {
+            if status == 200 {
+                return Ok(Some(Ok(read(stream))));
+            }
+            let mut text = String::new();
+            // An error while reading only shortens the text of the error message.
+            let _ = stream.take(64 * 1024).read_to_string(&mut text);
+            Ok(serde_json::from_str(&text).ok().map(|body| Err(Reply { status, body })))
+        });
+        answered?.or_else(|refused| Self::accepted(refused).and(Err(self.no_tidegate())))
+    }
+
+    /// Sends a request, and passes the status and the body of the answer to `read`, which returns `None` if a Tidegate server would
+    /// not answer so. HTTP/1.0, so that the body comes as it is, up to the end of the connection.
+    fn exchange<T>(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        read: impl FnOnce(u16, &mut dyn BufRead) -> io::Result<Option<T>>,
+    ) -> Result<T, ClientError> {
+        let answered = self.send(method, path, body).and_then(|stream| {
+            let (mut stream, mut status, mut line) = (BufReader::new(stream), None, String::new());
+            loop {
+                line.clear();
+                if (&mut stream).take(64 * 1024).read_line(&mut line)? == 0 {
+                    return Ok(None);
+                }
+                match status {
+                    None => {
+                        status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+                        if status.is_none() {
+                            return Ok(None);
+                        }
+                    }
+                    Some(status) if line.trim_end().is_empty() => return read(status, &mut stream),
+                    Some(_) => {}
+                }
+            }
+        });
+        match answered {
+            Ok(answer) => answer.ok_or_else(|| self.no_tidegate()),
+            Err(source) => Err(ClientError::Unreachable { server: self.server.to_string(), source }),
+        }
+    }
+
+    /// Sends a request on a new connection.
+    fn send(&self, method: &str, path: &str, body: &str) -> io::Result<Box<dyn Stream>> {
+        let server = &self.server.authority;
+        let token = match self.how.token.as_deref().filter(|token| !token.is_empty()) {
+            Some(token) if token.chars().any(char::is_control) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the token has a line break"));
+            }
+            Some(token) => format!("authorization: Bearer {token}\r\n"),
+            None => String::new(),
+        };
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\nhost: {server}\r\ncontent-length: {length}\r\n{token}\r\n{body}"
+        );
+        let mut connected = Err(io::ErrorKind::NotFound.into());
+        for address in server.to_socket_addrs()? {
+            connected = TcpStream::connect_timeout(&address, self.how.timeout);
+            if connected.is_ok() {
+                break;
+            }
+        }
+        let stream = connected?;
+        stream.set_read_timeout(Some(self.how.timeout))?;
+        stream.set_write_timeout(Some(self.how.timeout))?;
+        let mut stream: Box<dyn Stream> =
+            if self.server.tls { Box::new(self.how.secure(stream, server)?) } else { Box::new(stream) };
+        stream.write_all(request.as_bytes())?;
+        stream.flush()?;
+        Ok(stream)
+    }
+
+    /// Gets a resource of the server.
+    pub fn get(&self, path: &str) -> Result<Value, ClientError> {
+        Self::accepted(self.ask("GET", path, "")?)
+    }
+
+    /// The error for a response that is not from a Tidegate server of this version.
+    pub fn no_tidegate(&self) -> ClientError {
+        ClientError::NoHttp { server: self.server.to_string(), option: self.option }
+    }
+
+    /// Posts a request about a limit. A refusal becomes an error with the server's message.
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        Self::accepted(self.ask("POST", path, &body.to_string())?)
+    }
+
+    fn accepted(answer: Reply) -> Result<Value, ClientError> {
+        match answer.status {
+            200 | 429 => Ok(answer.body),
+            status => {
+                let detail = answer.body["detail"].as_str().unwrap_or("no reason given");
+                Err(ClientError::Refused { detail: format!("the server replied {status}: {detail}") })
+            }
+        }
+    }
+}
+
+impl How {
+    /// Starts TLS.
+    fn secure(
+        &self,
+        stream: TcpStream,
+        server: &str,
+    ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+        let host = server.rsplit_once(':').map_or(server, |(host, _)| host).trim_matches(['[', ']']);
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let mut roots = RootCertStore::empty();
+        if let Some(path) = &self.ca {
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(io::Error::other)?;
+            }
+        } else {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots);
+        let config = match (&self.client_cert, &self.client_key) {
+            (Some(cert), Some(key)) => {
+                let key = PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?;
+                builder.with_client_auth_cert(certificates(cert)?, key).map_err(io::Error::other)?
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+        Ok(StreamOwned::new(connection, stream))
+    }
+}
+
+fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let read = |error| io::Error::other(format!("{}: {error}", path.display()));
+    CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)
+}
