@@ -1,7 +1,11 @@
 //! Runs the same random steps of check, report, reserve and commit through Tidegate's gRPC service and through the crate `limitador`, and
 //! lists each difference with its reason. It fails if a difference has none.
 
-use std::{collections::BTreeMap, collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use envoy_types::pb::{
     envoy::{
@@ -17,7 +21,11 @@ use limitador::{
     storage::{Storage, in_memory::InMemoryStorage},
 };
 use prost::Message;
-use tidegate_server::InProcess;
+use tidegate_core::{ManualClock, Nanos};
+use tidegate_server::{Options, Order, Server};
+use tokio::{runtime::Runtime, sync::mpsc};
+use tonic::{Request, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel};
+use tonic_prost::ProstCodec;
 
 const DAY: u64 = 86_400;
 const USER: u64 = 1_000;
@@ -72,8 +80,58 @@ struct Known {
     is_open: bool,
 }
 
-struct Comparison {
-    ours: InProcess,
+/// A server whose clock stands, and a connection to it.
+struct Ours {
+    client: Grpc<Channel>,
+    runtime: Runtime,
+    _orders: mpsc::Sender<Order>,
+}
+
+impl Ours {
+    fn start() -> Self {
+        let config = format!(
+            "domain: d\ndescriptors:\n  - {{key: user, rate_limit: {{unit: day, requests_per_unit: {USER}}}}}\n  \
+             - {{key: team, rate_limit: {{unit: day, requests_per_unit: {TEAM}}}}}\n"
+        );
+        let file = std::env::temp_dir().join(format!("tidegate-limitador-{}.yaml", std::process::id()));
+        std::fs::write(&file, config).expect("a file");
+        let options = Options {
+            envoy_config: Some(file.clone()),
+            grpc: Some("127.0.0.1:0".to_owned()),
+            resp: None,
+            ..Options::default()
+        };
+        let runtime = Runtime::new().expect("a runtime");
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_049_600)));
+        let server = runtime.block_on(Server::start_on(options, clock)).expect("a server");
+        let _ = std::fs::remove_file(file);
+        let address = server.address("grpc").expect("it listens");
+        let (orders, receiver) = mpsc::channel(1);
+        runtime.spawn(server.run(receiver));
+        let channel = Channel::from_shared(format!("http://{address}")).expect("an address");
+        let client = Grpc::new(runtime.block_on(channel.connect()).expect("the server accepts"));
+        Self { client, runtime, _orders: orders }
+    }
+
+    fn call<Q, A>(&mut self, method: &str, message: Q) -> A
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{method}");
+        let path: PathAndQuery = path.parse().expect("a path");
+        let answer = self.runtime.block_on(async {
+            self.client.ready().await.expect("the server is there");
+            self.client.unary(Request::new(message), path, ProstCodec::<Q, A>::default()).await
+        });
+        answer.unwrap_or_else(|status| panic!("{method} fails: {status}")).into_inner()
+    }
+}
+
+struct Comparison<'a> {
+    ours: &'a mut Ours,
+    /// In the values of its users and teams, because all comparisons ask one server.
+    number: u64,
     theirs: RateLimiter,
     namespace: Namespace,
     known: Vec<Known>,
@@ -90,14 +148,6 @@ fn team(user: u64) -> u64 {
     user % 2
 }
 
-fn descriptors(user: u64) -> Vec<RateLimitDescriptor> {
-    let one = |key: &str, value: u64| RateLimitDescriptor {
-        entries: vec![Entry { key: key.to_owned(), value: value.to_string() }],
-        ..RateLimitDescriptor::default()
-    };
-    vec![one("user", user), one("team", team(user))]
-}
-
 fn context(user: u64) -> Context<'static> {
     let values = [("user".to_owned(), user.to_string()), ("team".to_owned(), team(user).to_string())];
     HashMap::from(values).into()
@@ -109,12 +159,8 @@ fn both(of: &HashMap<u64, u64>, user: u64) -> [u64; 2] {
     [one(user), (0..USERS).filter(|other| team(*other) == team(user)).map(one).sum()]
 }
 
-impl Comparison {
-    fn new(seed: u64) -> Self {
-        let config = format!(
-            "domain: d\ndescriptors:\n  - {{key: user, rate_limit: {{unit: day, requests_per_unit: {USER}}}}}\n  \
-             - {{key: team, rate_limit: {{unit: day, requests_per_unit: {TEAM}}}}}\n"
-        );
+impl<'a> Comparison<'a> {
+    fn new(ours: &'a mut Ours, number: u64) -> Self {
         let limits = ReservationLimits { max_fraction: 1.0, max_ttl: Duration::from_secs(DAY) };
         let storage = Storage::with_counter_storage(Box::new(InMemoryStorage::new(10_000)));
         let theirs = RateLimiterBuilder::with_storage(storage).reservation_limits(limits).build();
@@ -124,14 +170,15 @@ impl Comparison {
             theirs.add_limit(Limit::new("d", most, DAY, none.clone(), [variable]));
         }
         Self {
-            ours: InProcess::new(&config),
+            ours,
+            number,
             theirs,
             namespace: "d".into(),
             known: Vec::new(),
             differences: BTreeMap::new(),
             held: HashMap::new(),
             used: HashMap::new(),
-            random: seed,
+            random: 0x9E37_79B9_7F4A_7C15 ^ number << 20,
         }
     }
 
@@ -143,11 +190,12 @@ impl Comparison {
         self.random % bound
     }
 
-    fn call<A: Message + Default>(&mut self, method: &str, message: &impl Message) -> A {
-        let (status, answer) = self.ours.kuadrant(method, &message.encode_to_vec());
-        assert_eq!(status, 0, "{method} fails");
-        // The prefix has five bytes.
-        A::decode(&answer[5..]).expect("a message")
+    fn descriptors(&self, user: u64) -> Vec<RateLimitDescriptor> {
+        let one = |key: &str, value: u64| RateLimitDescriptor {
+            entries: vec![Entry { key: key.to_owned(), value: format!("{}-{value}", self.number) }],
+            ..RateLimitDescriptor::default()
+        };
+        vec![one("user", user), one("team", team(user))]
     }
 
     fn differs(&mut self, reason: &'static str) {
@@ -157,10 +205,10 @@ impl Comparison {
     fn check(&mut self, user: u64, delta: u64) {
         let request = RateLimitRequest {
             domain: "d".to_owned(),
-            descriptors: descriptors(user),
+            descriptors: self.descriptors(user),
             hits_addend: delta as u32,
         };
-        let ours: RateLimitResponse = self.call("CheckRateLimit", &request);
+        let ours: RateLimitResponse = self.ours.call("CheckRateLimit", request);
         let ours = ours.overall_code == i32::from(Code::OverLimit);
         let theirs = self.theirs.is_rate_limited(&self.namespace, &context(user), delta);
         let theirs = theirs.expect("memory").limited;
@@ -176,10 +224,10 @@ impl Comparison {
     fn report(&mut self, user: u64, delta: u64) {
         let request = RateLimitRequest {
             domain: "d".to_owned(),
-            descriptors: descriptors(user),
+            descriptors: self.descriptors(user),
             hits_addend: delta as u32,
         };
-        let ours: RateLimitResponse = self.call("Report", &request);
+        let ours: RateLimitResponse = self.ours.call("Report", request);
         assert_eq!(ours.overall_code, i32::from(Code::Ok));
         self.theirs.update_counters(&self.namespace, &context(user), delta).expect("memory");
         *self.used.entry(user).or_default() += delta;
@@ -188,11 +236,11 @@ impl Comparison {
     fn reserve(&mut self, user: u64, amount: u64) {
         let request = Reserve {
             domain: "d".to_owned(),
-            descriptors: descriptors(user),
+            descriptors: self.descriptors(user),
             amount,
             ttl: Some(protobuf::Duration { seconds: DAY as i64, nanos: 0 }),
         };
-        let ours: Reserved = self.call("Reserve", &request);
+        let ours: Reserved = self.ours.call("Reserve", request);
         let day = Some(Duration::from_secs(DAY));
         let theirs = self.theirs.reserve(&self.namespace, &context(user), amount, day).expect("memory");
         let is_denied = ours.code == i32::from(Code::OverLimit);
@@ -213,11 +261,11 @@ impl Comparison {
     fn commit_ours(&mut self, user: u64, id: &str, actual_amount: u64) -> bool {
         let request = Commit {
             domain: "d".to_owned(),
-            descriptors: descriptors(user),
+            descriptors: self.descriptors(user),
             reservation_id: id.to_owned(),
             actual_amount,
         };
-        self.call::<Committed>("Commit", &request).reservation_released
+        self.ours.call::<_, Committed>("Commit", request).reservation_released
     }
 
     fn commit(&mut self, at: usize, actual: u64) {
@@ -236,10 +284,10 @@ impl Comparison {
             // Both continue with the same use.
             let request = RateLimitRequest {
                 domain: "d".to_owned(),
-                descriptors: descriptors(user),
+                descriptors: self.descriptors(user),
                 hits_addend: actual as u32,
             };
-            self.call::<RateLimitResponse>("Report", &request);
+            self.ours.call::<_, RateLimitResponse>("Report", request);
         }
     }
 
@@ -282,11 +330,10 @@ impl Comparison {
 fn main() {
     let steps: u64 =
         std::env::args().nth(1).map_or(100_000, |steps| steps.parse().expect("a number of steps"));
-    let (mut differences, mut seed) = (BTreeMap::new(), 1);
+    let (mut differences, mut ours) = (BTreeMap::new(), Ours::start());
     // A day is used up after a few hundred steps, so each comparison is short.
-    for _ in 0..steps.div_ceil(500) {
-        seed += 1;
-        let mut comparison = Comparison::new(0x9E37_79B9_7F4A_7C15 ^ seed << 20);
+    for number in 2..steps.div_ceil(500) + 2 {
+        let mut comparison = Comparison::new(&mut ours, number);
         (0..500).for_each(|_| comparison.step());
         for (reason, count) in comparison.differences {
             *differences.entry(reason).or_insert(0) += count;
