@@ -103,8 +103,6 @@ mod ad_hoc;
 mod batch;
 mod connection;
 mod deadline;
-#[cfg(all(test, feature = "servers"))]
-mod differential;
 mod error;
 mod health;
 mod lease;
@@ -112,7 +110,18 @@ mod limit;
 mod name;
 mod orders;
 mod rules;
+#[cfg(not(feature = "servers"))]
 mod script;
+/// For the differential tests only.
+#[allow(
+    clippy::must_use_candidate,
+    clippy::missing_errors_doc,
+    clippy::new_without_default,
+    reason = "only tests see it"
+)]
+#[cfg(feature = "servers")]
+#[doc(hidden)]
+pub mod script;
 mod stats;
 mod store;
 

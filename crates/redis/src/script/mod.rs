@@ -164,7 +164,7 @@ impl Scripts {
     }
 
     /// Scripts that take the time as an extra argument. Only tests have them.
-    #[cfg(test)]
+    #[cfg(feature = "servers")]
     pub fn on_manual_clock() -> Self {
         Self::on_clock(include_str!("lua/manual_clock.lua"))
     }

@@ -8,7 +8,8 @@ use super::{Layout, Plan, state};
 impl Plan {
     /// The grants for these requests in order, from the reply's part for their key. `None` if the value cannot be a state of
     /// this limit.
-    pub(crate) fn grants<'a>(
+    #[doc(hidden)]
+    pub fn grants<'a>(
         &self,
         terms: &Terms,
         before: Option<&[u8]>,

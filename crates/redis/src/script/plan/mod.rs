@@ -145,13 +145,15 @@ impl Plan {
     }
 
     /// Whether the script replies with answers instead of the value.
-    #[cfg(test)]
-    pub(crate) const fn is_log(&self) -> bool {
+    #[cfg(feature = "servers")]
+    #[doc(hidden)]
+    pub const fn is_log(&self) -> bool {
         matches!(self.layout, Layout::Log { .. })
     }
 
     /// The numbers for the scripts that charge what was used.
-    pub(crate) fn lease_numbers(&self) -> Vec<u8> {
+    #[doc(hidden)]
+    pub fn lease_numbers(&self) -> Vec<u8> {
         let mut numbers = self.numbers.clone();
         let parameters = self.policy.parameters();
         if let Parameters::TokenBucket { step, parts, .. } | Parameters::LeakyBucket { step, parts, .. } =
@@ -162,7 +164,8 @@ impl Plan {
         numbers
     }
 
-    pub(crate) const fn kind(&self) -> Kind {
+    #[doc(hidden)]
+    pub const fn kind(&self) -> Kind {
         self.kind
     }
 
@@ -172,7 +175,8 @@ impl Plan {
 
     /// The decisions on these costs in order, from the reply's part for their key. `None` if the value cannot be a state of
     /// this limit.
-    pub(crate) fn decisions(
+    #[doc(hidden)]
+    pub fn decisions(
         &self,
         before: Option<&[u8]>,
         now: Nanos,

@@ -1,4 +1,5 @@
 //! Runs each script and its algorithm through the same random steps on a real server and compares the decisions.
+#![cfg(feature = "servers")]
 
 mod allotments;
 mod changes;
@@ -17,12 +18,11 @@ use tidegate_core::{
     Algorithm, Decision, Nanos, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
-use tidegate_redis_servers::Server;
-
-use crate::script::{
+use tidegate_redis::script::{
     Plan, Script, Scripts,
     call::{self, Batch, Before},
 };
+use tidegate_redis_servers::Server;
 
 /// The minimum number of steps per algorithm.
 const STEPS: usize = 20_000;

@@ -10,7 +10,7 @@ use tidegate_core::lease::{Mode, Request, Terms};
 
 use super::*;
 
-const FIRST: &str = include_str!("../../tests/values-1.txt");
+const FIRST: &str = include_str!("../values-1.txt");
 
 const POLICIES: [&str; 12] = [
     "fixed-window 100/1m",
