@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs each middleware with its real framework and a real server. Installs the frameworks into ~/.cache/tidegate/clients.
 
-test.py [NAME ...]     of fastapi, django, express, fastify and go
+test.py [NAME ...]     of fastapi, django, express, fastify, go and spring
 
 TIDEGATE_PROGRAM=PROGRAM names the server (default: target/debug/tidegate)
 """
@@ -96,7 +96,49 @@ func main() {
 	http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), limit.Wrap(hello))
 }
 """),
+    "spring": ("App.java", """
+package clients;
+
+import java.time.Duration;
+import org.springframework.boot.SpringApplication;
+import org.springframework.boot.autoconfigure.SpringBootApplication;
+import org.springframework.context.annotation.Bean;
+import org.springframework.web.bind.annotation.*;
+
+@SpringBootApplication
+@RestController
+public class App {
+    @GetMapping("/")
+    String hello() {
+        return "hello";
+    }
+
+    @Bean
+    TidegateFilter limited() {
+        var filter = new TidegateFilter(System.getenv("LIMIT"), request -> request.getHeader("x-key"));
+        filter.server = System.getenv("SERVER");
+        filter.failOpen = System.getenv("OPEN").equals("1");
+        filter.timeout = Duration.ofMillis((long) (1000 * Double.parseDouble(System.getenv("TIMEOUT"))));
+        return filter;
+    }
+
+    public static void main(String[] arguments) {
+        SpringApplication.run(App.class, "--server.address=127.0.0.1", "--server.port=" + System.getenv("PORT"));
+    }
 }
+"""),
+}
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>clients</groupId><artifactId>clients</artifactId><version>1</version>
+  <parent>
+    <groupId>org.springframework.boot</groupId><artifactId>spring-boot-starter-parent</artifactId><version>3.5.7</version>
+  </parent>
+  <dependencies>
+    <dependency><groupId>org.springframework.boot</groupId><artifactId>spring-boot-starter-web</artifactId></dependency>
+  </dependencies>
+</project>
+"""
 
 
 def install(names):
@@ -110,6 +152,12 @@ def install(names):
         command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "express@5", "fastify@5"]
         subprocess.run(command, cwd=CACHE / "node", check=True)
         (CACHE / "node/.done").touch()
+    if "spring" in names and not (CACHE / "spring/.done").exists():
+        (CACHE / "spring").mkdir(parents=True, exist_ok=True)
+        (CACHE / "spring/pom.xml").write_text(POM)
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
+        subprocess.run(command, cwd=CACHE / "spring", check=True)
+        (CACHE / "spring/.done").touch()
 
 
 def command(name, place):
@@ -122,6 +170,14 @@ def command(name, place):
         (place / "go.mod").write_text("module clients\n\ngo 1.21\n")
         subprocess.run(["go", "build", "-o", "app", "."], cwd=place, check=True)
         return [place / "app"]
+    if name == "spring":
+        # In a package, because Spring does not search the default one.
+        filter_text = (HERE / "TidegateFilter.java").read_text()
+        (place / "TidegateFilter.java").write_text(f"package clients;\n{filter_text}")
+        path = f"{CACHE}/spring/lib/*"
+        files = [file, "TidegateFilter.java"]
+        subprocess.run(["javac", "-nowarn", "-parameters", "-cp", path, "-d", ".", *files], cwd=place, check=True)
+        return ["java", "-cp", f"{place}:{path}", "clients.App"]
     for middleware in [*HERE.glob("*.mjs"), *HERE.glob("*.py")]:
         shutil.copy(middleware, place)
     if file.endswith(".py"):

@@ -271,6 +271,7 @@ if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
 else
     frameworks=(fastapi django express fastify)
     if command -v go >/dev/null; then frameworks+=(go); else skipped+=("clients/nethttp.go (no Go)"); fi
+    if command -v mvn >/dev/null; then frameworks+=(spring); else skipped+=("clients/TidegateFilter.java (no Maven)"); fi
     need_venv
     stage "the middleware in clients/" clients/test.py "${frameworks[@]}"
 fi
