@@ -120,7 +120,7 @@ fn write_suggested(out: &mut impl Write, report: &Report, all: &Findings) -> io:
     writeln!(
         out,
         "<div class=\"card scroll\" role=\"group\" tabindex=\"0\" aria-label=\"The line of a rules file\">\n<p>To begin with, as a line of a rules file:</p>\n<pre>{}</pre>\n\
-         <p>{} with other limits:</p>\n<table>\n<tr><th>limit</th>{head}",
+         <details><summary>{} with other limits</summary>\n<table>\n<tr><th>limit</th>{head}",
         html(&recommended.yaml),
         html(&recommended.algorithm),
     )?;
@@ -133,7 +133,7 @@ fn write_suggested(out: &mut impl Write, report: &Report, all: &Findings) -> io:
             denials(point.denied, point.denied_keys)
         )?;
     }
-    writeln!(out, "</table>\n</div>")
+    writeln!(out, "</table>\n</details>\n</div>")
 }
 
 /// Writes all trials and algorithms, as a chart and as a table with the exact numbers.
@@ -289,7 +289,12 @@ fn write_trial(out: &mut impl Write, report: &Report, trial: usize, findings: &F
     let limit = html(&report.limit(trial)).into_owned();
     let limit = if is_suggested { format!("{limit} (suggested)") } else { limit };
     let each = span(std::time::Duration::from_nanos(findings.timeline.step));
-    writeln!(out, "<h2>{limit}: over time</h2>\n<p class=\"dim\">Requests in each {each}.</p>")?;
+    // With several limits the page is an overview, and a reader opens the limits of interest.
+    let open = if report.findings.len() == 1 { " open" } else { "" };
+    writeln!(
+        out,
+        "<details class=\"trial\"{open}><summary>{limit} in detail</summary>\n<h2>{limit}: over time</h2>\n<p class=\"dim\">Requests in each {each}.</p>"
+    )?;
     write_legend(out, &[("admitted", "admitted"), ("denied", "denied")])?;
     let most = findings.requests_over_time.iter().copied().max().unwrap_or(0);
     writeln!(out, "<div class=\"multiples\">")?;
@@ -305,7 +310,7 @@ fn write_trial(out: &mut impl Write, report: &Report, trial: usize, findings: &F
     }
     writeln!(out, "</div>\n<h2>{limit}: who is denied most</h2>")?;
     if findings.most_denied.is_empty() {
-        return writeln!(out, "<p class=\"card\">Nobody is denied.</p>");
+        return writeln!(out, "<p class=\"card\">Nobody is denied.</p>\n</details>");
     }
     write!(
         out,
@@ -332,7 +337,8 @@ fn write_trial(out: &mut impl Write, report: &Report, trial: usize, findings: &F
         writeln!(out, "</tr>")?;
     }
     writeln!(out, "</table>\n</div>")?;
-    write_heat(out, report, trial, findings)
+    write_heat(out, report, trial, findings)?;
+    writeln!(out, "</details>")
 }
 
 /// A row of cells for each of the most denied keys: the more of an interval's requests are denied, the redder the cell.

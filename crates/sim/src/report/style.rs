@@ -41,6 +41,8 @@ th { font-weight: 600; color: var(--dim); font-size: .82rem; vertical-align: bot
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
 td.key { max-width: 22rem; overflow: hidden; text-overflow: ellipsis; font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .84rem; }
 tr.chosen td { font-weight: 600; }
+summary { cursor: pointer; font-weight: 600; padding: .3rem 0; }
+.trial { border-top: 1px solid var(--line); }
 pre { overflow-x: auto; margin: 0 0 .75rem; padding: .6rem .8rem; background: var(--bg); border-radius: 6px; font-size: .85rem; }
 .conclusions p:last-child { margin-bottom: 0; }
 .warning { border-left: 3px solid var(--extra); padding-left: .7rem; }
