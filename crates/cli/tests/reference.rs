@@ -8,6 +8,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use program::{Serving, request, scratch, tidegate};
@@ -192,7 +193,20 @@ fn metrics(page: &mut String) {
         server.post(r#"{"limit":"per-user","key":"alice"}"#);
     }
     let shared = Serving::with(&["--store", "redis://127.0.0.1:1"]);
-    let texts = [server.get("/metrics"), shared.get("/metrics")].concat();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| place.join(name));
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    fs::write(&cert, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let secured = Serving::with(&["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()]);
+    let address = format!("https://{}/metrics", secured.admin);
+    let output = Command::new("curl").args(["--silent", "--insecure", &address]).output().unwrap();
+    let over_tls = String::from_utf8(output.stdout).unwrap();
+    // Years from now.
+    let expires = over_tls
+        .lines()
+        .find_map(|line| line.strip_prefix("tidegate_certificate_expires_timestamp_seconds "));
+    assert!(expires.unwrap().parse::<f64>().unwrap() > 3e9, "{expires:?}");
+    let texts = [server.get("/metrics"), shared.get("/metrics"), over_tls].concat();
     let of = |what: &str| -> BTreeMap<String, String> {
         let lines = texts.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));
         lines.map(|(name, rest)| (name.to_owned(), rest.to_owned())).collect()

@@ -440,12 +440,21 @@ fn health_readiness_and_metrics_are_served() {
     let server = Running::with_rules("http-health", RULES);
     assert_eq!(server.get("/healthz").json(), json!({"status": "ok"}));
     assert_eq!(server.get("/readyz").json(), json!({"status": "ready"}));
-    let metrics = server.get("/metrics");
+    let plain = server.get("/metrics");
+    assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert!(plain.body.contains("\n# TYPE tidegate_http_requests_total counter\n"));
+    assert!(!plain.body.contains("# EOF"));
+    let mut http = Http::connect(server.admin);
+    let accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+    http.write(format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n").as_bytes());
+    let metrics = http.read();
     assert_eq!(
         metrics.header("content-type"),
         Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
     );
     assert!(metrics.body.ends_with("# EOF\n"));
+    assert!(server.metric("process_resident_memory_bytes") > 1_000_000);
+    assert!(server.metric("process_open_fds") > 5 && server.metric("process_threads") > 1);
     assert_eq!(server.metric(r#"tidegate_http_requests_total{route="/healthz",status="200"}"#), 1);
     assert_eq!(server.metric("tidegate_rules_limits"), 7);
 }

@@ -6,7 +6,10 @@ use std::{
     io,
     path::{Path, PathBuf},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -95,6 +98,8 @@ pub(crate) enum Above {
 #[derive(Debug)]
 pub(crate) struct Tls {
     files: TlsFiles,
+    /// When the first certificate of the chain expires, in seconds since 1970.
+    expires: AtomicU64,
     http: ArcSwap<ServerConfig>,
     #[cfg(feature = "grpc")]
     grpc: ArcSwap<ServerConfig>,
@@ -103,9 +108,10 @@ pub(crate) struct Tls {
 
 impl Tls {
     pub fn open(files: TlsFiles) -> Result<Self, TlsError> {
-        let plain = load(&files)?;
+        let (plain, expires) = load(&files)?;
         let with = |above| ArcSwap::from(for_protocol(&plain, above));
         Ok(Self {
+            expires: expires.into(),
             http: with(Above::Http),
             #[cfg(feature = "grpc")]
             grpc: with(Above::Grpc),
@@ -116,12 +122,18 @@ impl Tls {
 
     /// Reads the files again. If that fails, the previous ones stay in force.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let plain = load(&self.files)?;
+        let (plain, expires) = load(&self.files)?;
+        self.expires.store(expires, Ordering::Relaxed);
         self.http.store(for_protocol(&plain, Above::Http));
         #[cfg(feature = "grpc")]
         self.grpc.store(for_protocol(&plain, Above::Grpc));
         self.resp.store(for_protocol(&plain, Above::Resp));
         Ok(())
+    }
+
+    /// When the first certificate of the chain in force expires, in seconds since 1970.
+    pub fn expires(&self) -> u64 {
+        self.expires.load(Ordering::Relaxed)
     }
 
     pub fn files(&self) -> &TlsFiles {
@@ -151,7 +163,7 @@ fn for_protocol(plain: &ServerConfig, above: Above) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-fn load(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+fn load(files: &TlsFiles) -> Result<(ServerConfig, u64), TlsError> {
     let provider = Arc::new(default_provider());
     let certificates = read_certificates("--tls-cert", &files.cert)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::Read {
@@ -167,7 +179,14 @@ fn load(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         None => builder.with_no_client_auth(),
         Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
     };
-    builder.with_single_cert(certificates, key).map_err(unfit)
+    let expires = certificates.iter().filter_map(expires).min().unwrap_or_default();
+    Ok((builder.with_single_cert(certificates, key).map_err(unfit)?, expires))
+}
+
+/// When a certificate expires, in seconds since 1970.
+fn expires(certificate: &CertificateDer<'_>) -> Option<u64> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    u64::try_from(parsed.validity().not_after.timestamp()).ok()
 }
 
 /// A client without a certificate passes the handshake but has no rights, so that the server can answer with an error, or the

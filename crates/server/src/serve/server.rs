@@ -148,6 +148,9 @@ impl Server {
         let (stop_serving, stopped) = watch::channel(false);
         let security = ListenerSecurity::open(&options)?;
         let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
+        if let Some(tls) = &security.tls {
+            metrics.add_tls(Arc::clone(tls));
+        }
         let mut listeners = Listeners {
             options: &options,
             service: &service,

@@ -7,7 +7,7 @@ use std::{
 
 use axum::{
     body::Body,
-    http::{Request, Response, StatusCode},
+    http::{Request, Response, StatusCode, header::ACCEPT},
 };
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
@@ -31,7 +31,7 @@ use crate::{
         service::{Operation, Operator, Refusal},
     },
     listen::access::Rights,
-    observe::audit::Action,
+    observe::{audit::Action, metrics::Format},
     rules::LimitSpec,
     serve::reload::Reloaded,
 };
@@ -55,7 +55,9 @@ pub(super) async fn run(
                 Some(rights) => app.metrics.encode_covered(|limit| rights.concern(limit.as_bytes())),
                 None => app.metrics.encode(),
             };
-            Ok(text(metrics, "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+            let accept = request.headers().get(ACCEPT).and_then(|types| types.to_str().ok());
+            let format = Format::asked(accept);
+            Ok(text(format.of(metrics), format.content_type()))
         }
         Endpoint::Block => {
             let block = ask::read::<ask::Block>(&body(request).await?)?;

@@ -8,23 +8,29 @@ use std::{
     },
 };
 
-use prometheus_client::{encoding::text, registry::Registry};
+use prometheus_client::{
+    encoding::text::{encode_eof, encode_registry},
+    registry::Registry,
+};
 use tidegate_core::DenialReason;
 use tidegate_limiter::Stats;
 
 use crate::{
     decide::{counts::CountsRead, service::Service, throttle::THROTTLE},
     edges::resp::RespStats,
+    listen::tls::Tls,
 };
 
 mod envoy;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod http;
+mod process;
 mod sentinel;
 mod source;
 mod spoe;
 mod store;
+mod text;
 #[cfg(feature = "grpc")]
 mod xds;
 
@@ -37,6 +43,7 @@ pub(crate) use self::spoe::SpoeStats;
 pub(crate) use self::xds::XdsStats;
 pub(crate) use source::{Kind, Labels, Sink, Source};
 use source::{Scraped, one};
+pub(crate) use text::Format;
 
 /// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
 #[derive(Debug, Default)]
@@ -110,6 +117,8 @@ impl Events {
 /// All metrics of one server.
 pub(crate) struct Metrics {
     registry: Registry,
+    /// Metrics whose names have no prefix.
+    process: Registry,
     /// The counters, read at a scrape.
     sources: Vec<Arc<dyn Source>>,
     pub http: Arc<HttpStats>,
@@ -120,7 +129,9 @@ impl Metrics {
         let mut registry = Registry::with_prefix("tidegate");
         let http = Arc::new(HttpStats::default());
         registry.register_collector(Box::new(Scraped(Arc::clone(&http) as Arc<dyn Source>)));
-        let mut metrics = Self { registry, sources: Vec::new(), http };
+        let mut process = Registry::default();
+        process.register_collector(Box::new(process::Process));
+        let mut metrics = Self { registry, process, sources: Vec::new(), http };
         metrics.add(Arc::new(Counted { service, events, resp }));
         metrics
     }
@@ -152,6 +163,11 @@ impl Metrics {
         self.add(Arc::new(xds::Counted(stats)));
     }
 
+    /// Adds the certificate of the listeners.
+    pub fn add_tls(&mut self, tls: Arc<Tls>) {
+        self.add(tls);
+    }
+
     /// Adds the counters of the token server.
     pub fn add_sentinel(&mut self, stats: Arc<SentinelStats>) {
         self.add(Arc::new(sentinel::Counted(stats)));
@@ -161,7 +177,9 @@ impl Metrics {
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a `String` does not fail.
-        let _ = text::encode(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.process);
+        let _ = encode_eof(&mut text);
         text
     }
 
@@ -185,6 +203,13 @@ fn limit_of(line: &str) -> Option<String> {
             }),
             other => name.push(other),
         }
+    }
+}
+
+impl Source for Tls {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+        let help = "When the first certificate of the server's chain expires";
+        sink.family("certificate_expires_timestamp_seconds", help, Kind::Gauge, &one(self.expires()))
     }
 }
 

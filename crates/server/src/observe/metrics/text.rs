@@ -1,0 +1,73 @@
+//! The two text formats of metrics.
+
+/// The format that a client asks for with `Accept`. A client that names none gets the older one, which every reader knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    OpenMetrics,
+    Prometheus,
+}
+
+impl Format {
+    pub fn asked(accept: Option<&str>) -> Self {
+        match accept {
+            Some(types) if types.contains("application/openmetrics-text") => Self::OpenMetrics,
+            _ => Self::Prometheus,
+        }
+    }
+
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// Text of `OpenMetrics` in this format.
+    pub fn of(self, text: String) -> String {
+        match self {
+            Self::OpenMetrics => text,
+            Self::Prometheus => prometheus(&text),
+        }
+    }
+}
+
+/// In the older format comments name a counter with its suffix, an info is a gauge, and nothing marks the end.
+fn prometheus(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut help = None;
+    for line in text.split_inclusive('\n') {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ');
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            let (suffix, kind) = match kind.trim_end() {
+                "counter" => ("_total", "counter"),
+                "info" => ("_info", "gauge"),
+                kind => ("", kind),
+            };
+            if let Some((_, help)) = help.take() {
+                out.extend(["# HELP ", name, suffix, " ", help]);
+            }
+            out.extend(["# TYPE ", name, suffix, " ", kind, "\n"]);
+        } else if !line.starts_with("# ") {
+            out.push_str(line);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_family_has_its_older_form() {
+        let open = "# HELP a Things.\n# TYPE a counter\na_total{x=\"# \"} 3\n# HELP b Now.\n# TYPE b gauge\nb 1\n# HELP c It.\n\
+                    # TYPE c info\nc_info{v=\"1\"} 1\n# HELP d Times.\n# TYPE d histogram\n# UNIT d seconds\nd_count 0\n# EOF\n";
+        let older = "# HELP a_total Things.\n# TYPE a_total counter\na_total{x=\"# \"} 3\n# HELP b Now.\n# TYPE b gauge\nb 1\n\
+                     # HELP c_info It.\n# TYPE c_info gauge\nc_info{v=\"1\"} 1\n# HELP d Times.\n# TYPE d histogram\nd_count 0\n";
+        assert_eq!(Format::asked(None).of(open.to_owned()), older);
+        let both = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1";
+        assert_eq!(Format::asked(Some(both)).of(open.to_owned()), open);
+    }
+}
