@@ -60,12 +60,47 @@ fn the_overview_has_the_most_denied_limits_first_and_can_be_filtered() {
     }
     server.advance(Duration::from_secs(1));
     let body = || page(&server, "/").body;
-    eventually("the second is in the page", || body().contains("1 admitted and 2 denied in the last minute"));
+    eventually("the second is in the page", || body().contains("1 admitted and 2 would have been denied"));
     let body = body();
     assert!(body.find("limit?name=trial").unwrap() < body.find("limit?name=per%2Duser").unwrap(), "{body}");
     assert!(body.contains("3 of 3 limits") && body.contains("alice"), "{body}");
     let filtered = page(&server, "/?q=tri").body;
     assert!(filtered.contains("1 of 3 limits") && !filtered.contains("per-user"), "{filtered}");
+}
+
+#[test]
+fn a_thousand_limits_are_shown_by_pages_in_the_order_that_is_asked_for() {
+    let limit = |at| format!("  - {{name: limit-{at:04}, limit: 50000000/1h}}\n");
+    let rules: String = std::iter::once("limits:\n".to_owned()).chain((0..1_000).map(limit)).collect();
+    let server = Running::with_rules("pages-many", &rules);
+    for (limit, keys) in [("limit-0400", 2), ("limit-0900", 1_200)] {
+        for key in 0..keys {
+            server.resp(&format!("ACQUIRE {limit} key-{key}"));
+        }
+    }
+    let names = |path: &str| -> Vec<String> {
+        let body = page(&server, path).body;
+        let rows = body.split("id=\"limit-limit%2D").skip(1);
+        rows.map(|row| row.chars().take(4).collect()).collect()
+    };
+    let first: Vec<String> = (0..25).map(|at| format!("{at:04}")).collect();
+    assert_eq!(names("/?sort=file"), first);
+    assert_eq!(names("/?sort=keys")[..3], ["0900", "0400", "0000"]);
+    assert_eq!(names("/?sort=file&page=40").last().unwrap(), "0999");
+    assert_eq!(names("/?sort=file&page=9999").last().unwrap(), "0999", "the last page");
+    let body = page(&server, "/?q=limit-0&sort=keys").body;
+    assert!(body.contains("1,000 of 1,000 limits") && body.contains("Page 1 of 40"), "{body}");
+    assert!(body.contains("href=\"/?q=limit%2D0&amp;sort=keys&amp;page=2\""), "{body}");
+    assert!(body.contains("1,200"), "{body}");
+    // What an open page gets each second.
+    let mut live = Http::connect(server.admin);
+    live.write(b"GET /live?q=&sort=keys&page=1 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    let (mut seen, mut bytes) = (Vec::new(), [0; 4096]);
+    while !seen.ends_with(b"\n\n\r\n") {
+        let read = live.stream().read(&mut bytes).unwrap();
+        seen.extend_from_slice(&bytes[..read]);
+    }
+    assert!((5_000..30_000).contains(&seen.len()), "{} bytes", seen.len());
 }
 
 #[test]

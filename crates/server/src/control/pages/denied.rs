@@ -33,7 +33,7 @@ pub(super) fn section(app: &App, q: &str, viewer: Viewer) -> Markup {
                                 a href={ "/limit?name=" (shown::encoded(name)) } { (shown::text(name)) }
                                 @if denied.limit.spec().shadow { small { " shadow: lets all pass" } }
                             }
-                            td role="cell" { (denied.key.count) small { " in " (denied.span.get() / 1_000_000_000) " s" } }
+                            td role="cell" { (shown::count(denied.key.count)) small { " in " (denied.span.get() / 1_000_000_000) " s" } }
                             td role="cell" {
                                 @match denied.standing(now).map(|standing| standing.reason()) {
                                     Some(Some(reason)) => { "denied: " (reason) },

@@ -76,7 +76,7 @@ async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
                     @let decision = answer.decision;
                     p {
                         @if let Some(reason) = decision.reason() { strong class="bad" { "Denied" } " (" (reason) ")" } @else { strong { "Admitted" } }
-                        ", remaining " (decision.remaining()) " of " (decision.limit())
+                        ", remaining " (shown::count(decision.remaining())) " of " (shown::count(decision.limit()))
                         @if let Some(wait) = decision.retry_after() { "; admitted again in " (format!("{wait:.1?}")) }
                         @else if decision.is_denied() { "; no time is known" }
                         @if let Some(reset) = reset_after(&decision) { "; full again in " (format!("{reset:.1?}")) }
@@ -140,8 +140,8 @@ pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, 
         let most = pairs.iter().map(|pair| pair[0] + pair[1]).max().unwrap_or(0) as f64 / told.step as f64;
         let words = format!(
             "{title}: {} admitted, {} denied, at most {} a second",
-            sum[0],
-            sum[1],
+            shown::count(sum[0]),
+            shown::count(sum[1]),
             shown::rate(most)
         );
         let size = Size { width: 720, height: 120, steps: 180 };
@@ -159,10 +159,10 @@ pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, 
             @if let Some([admitted, denied]) = recent {
                 li { (shown::rate(admitted)) " admitted and " (shown::rate(denied)) " denied a second" }
             }
-            @if !limit.spec().global { li { (stats.keys) " keys of " (stats.max_keys) } }
-            li { "since the start: " (counts.allowed + counts.delayed) " admitted, " (counts.denied) " denied"
-                @if limit.spec().shadow { ", " (counts.shadow_denied) " would have been denied" }
-                @if counts.errors > 0 { ", " (counts.errors) " without the store" }
+            @if !limit.spec().global { li { (shown::count(stats.keys)) " keys of " (shown::count(stats.max_keys)) } }
+            li { "since the start: " (shown::count(counts.allowed + counts.delayed)) " admitted, " (shown::count(counts.denied)) " denied"
+                @if limit.spec().shadow { ", " (shown::count(counts.shadow_denied)) " would have been denied" }
+                @if counts.errors > 0 { ", " (shown::count(counts.errors)) " without the store" }
             }
             li { span class="swatch admitted" {} " admitted " span class="swatch denied" {} " denied" }
         }
@@ -176,7 +176,7 @@ pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, 
         @if let Some(top) = top {
             p {
                 "Keys of the last " (format!("{:.0}", top.span.get() as f64 / 1e9)) " s: "
-                (top.requests) " requests, " (top.denials) " denials"
+                (shown::count(top.requests)) " requests, " (shown::count(top.denials)) " denials"
                 @if top.one_in > 1 { "; one in " (top.one_in) " was counted, so numbers are estimates" }
             }
             div class="columns" {
@@ -210,8 +210,10 @@ fn key_row(name: &str, title: &str, top: &TopKey, viewer: Viewer) -> Markup {
         tr data-row={ (title) " " (shown::encoded(&String::from_utf8_lossy(&top.key))) } {
             th scope="row" { (link) }
             td {
-                (top.count)
-                @if top.at_least != top.at_most { small { " (" (top.at_least) " to " (top.at_most) ")" } }
+                (shown::count(top.count))
+                @if top.at_least != top.at_most {
+                    small { " (" (shown::count(top.at_least)) " to " (shown::count(top.at_most)) ")" }
+                }
             }
             @if viewer.may_operate {
                 td { @if let Some(key) = named { div class="buttons" { (block(name, key)) } } }

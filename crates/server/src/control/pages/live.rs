@@ -21,7 +21,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// The part to render.
 enum Part {
-    Overview { q: String, viewer: Viewer },
+    Overview { view: overview::View, viewer: Viewer },
     Limit { name: String, viewer: Viewer },
     Flow { app: String },
     Servers,
@@ -30,7 +30,7 @@ enum Part {
 impl Part {
     async fn render(&self, app: &App) -> Result<Markup, Missing> {
         match self {
-            Self::Overview { q, viewer } => Ok(overview::changing(app, q, *viewer)),
+            Self::Overview { view, viewer } => Ok(overview::changing(app, view, *viewer)),
             Self::Limit { name, viewer } => limit::changing(app, name, *viewer),
             Self::Flow { app: name } => flow::changing(app, name),
             Self::Servers => Ok(servers::changing(app).await),
@@ -39,11 +39,14 @@ impl Part {
 }
 
 pub(super) fn answer(app: Arc<App>, uri: &Uri, viewer: Viewer) -> Response<Body> {
-    let part = match query_fields(uri, ["q", "name", "app", "servers"]) {
-        Ok([.., Some(_)]) => Part::Servers,
-        Ok([_, _, Some(app), _]) => Part::Flow { app },
-        Ok([_, Some(name), ..]) => Part::Limit { name, viewer },
-        Ok([q, ..]) => Part::Overview { q: q.unwrap_or_default(), viewer },
+    let part = match query_fields(uri, ["name", "app", "servers", "q", "sort", "page"]) {
+        Ok([_, _, Some(_), ..]) => Part::Servers,
+        Ok([_, Some(app), ..]) => Part::Flow { app },
+        Ok([Some(name), ..]) => Part::Limit { name, viewer },
+        Ok(_) => match overview::View::of(uri) {
+            Ok(view) => Part::Overview { view, viewer },
+            Err(missing) => return page(Err(missing)),
+        },
         Err(error) => return page(Err(error.into())),
     };
     let mut ticks = interval(EVERY);

@@ -45,28 +45,60 @@ struct Row<'a> {
     rates: [f64; 2],
 }
 
-/// The filter of the page: names that contain this text.
-pub(super) fn filter(uri: &Uri) -> Result<String, Missing> {
-    let [q] = query_fields(uri, ["q"])?;
-    Ok(q.unwrap_or_default())
+/// The limits on one page. With their charts they are about 25 kB, which are sent each second.
+const PAGE: usize = 25;
+
+/// The head, the order that its link asks for, and what is compared, largest first.
+type Column = (&'static str, &'static str, fn(&Row<'_>) -> f64);
+
+const COLUMNS: [Column; 7] = [
+    // In the order of the file.
+    ("Limit", "file", |_| 0.0),
+    ("Admitted/s", "admitted", |row| row.rates[0]),
+    ("Denied/s", "denied", |row| row.rates[1]),
+    ("Denied", "share", |row| row.rates[1] / (row.rates[0] + row.rates[1]).max(f64::MIN_POSITIVE)),
+    ("Last minute", "", |_| 0.0),
+    ("Most requests", "", |_| 0.0),
+    ("Keys", "keys", |row| row.limit.limiter().stats().keys as f64),
+];
+
+/// What the page shows: the limits whose names contain `q`, in an order, from a page on.
+pub(super) struct View {
+    q: String,
+    sort: String,
+    page: usize,
+}
+
+impl View {
+    pub fn of(uri: &Uri) -> Result<Self, Missing> {
+        let [q, sort, page] = query_fields(uri, ["q", "sort", "page"])?;
+        let page = page.and_then(|page| page.parse().ok()).unwrap_or(1).max(1);
+        Ok(Self { q: q.unwrap_or_default(), sort: sort.unwrap_or_else(|| "denied".to_owned()), page })
+    }
+
+    /// A link to the same limits in another order or on another page.
+    fn link(&self, path: &str, sort: &str, page: usize) -> String {
+        format!("{path}?q={}&sort={}&page={page}", shown::encoded(&self.q), shown::encoded(sort))
+    }
 }
 
 pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
-    let q = filter(uri)?;
-    let live = format!("/live?q={}", shown::encoded(&q));
+    let view = View::of(uri)?;
+    let live = view.link("/live", &view.sort, view.page);
     let head = html! {
         h1 { "Limits" }
         form class="filter" role="search" action="/" {
             label for="q" { "Name contains" }
-            input id="q" name="q" value=(q) autocomplete="off";
+            input id="q" name="q" value=(view.q) autocomplete="off";
+            input type="hidden" name="sort" value=(view.sort);
             button type="submit" { "Filter" }
         }
     };
-    Ok(layout("Limits", "/", Some(&live), &head, &changing(app, &q, viewer)))
+    Ok(layout("Limits", "/", Some(&live), &head, &changing(app, &view, viewer)))
 }
 
 /// The part that is updated each second.
-pub(super) fn changing(app: &App, q: &str, viewer: Viewer) -> Markup {
+pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
     let limits = app.service.limits();
     let row = |limit| {
         let limit: &Limit = limit;
@@ -74,17 +106,17 @@ pub(super) fn changing(app: &App, q: &str, viewer: Viewer) -> Markup {
         let pairs = told.as_ref().map(pairs).unwrap_or_default();
         Row { limit, rates: rates(&pairs), pairs }
     };
-    let mut rows: Vec<Row<'_>> = limits
-        .limits()
-        .iter()
-        .filter(|limit| limit.spec().name.contains(q))
-        .map(|limit| row(limit))
-        .collect();
+    let named = limits.limits().iter().filter(|limit| limit.spec().name.contains(&view.q));
+    let mut rows: Vec<Row<'_>> = named.map(|limit| row(limit)).collect();
     // Among equals, in the order of the file.
-    rows.sort_by(|one, other| other.rates[1].total_cmp(&one.rates[1]));
+    if let Some((_, _, by)) = COLUMNS.iter().find(|(_, sort, _)| *sort == view.sort) {
+        rows.sort_by(|one, other| by(other).total_cmp(&by(one)));
+    }
+    let pages = rows.len().div_ceil(PAGE).max(1);
+    let at = view.page.min(pages);
     html! {
         ul class="facts" {
-            li { (rows.len()) " of " (limits.limits().len()) " limits, most denied first" }
+            li { (shown::count(rows.len() as u64)) " of " (shown::count(limits.limits().len() as u64)) " limits" }
             @if let Some(words) = answers(app) { li { (words) } }
             @if let Some(shared) = app.service.store() {
                 li {
@@ -96,15 +128,25 @@ pub(super) fn changing(app: &App, q: &str, viewer: Viewer) -> Markup {
                 }
             }
         }
-        (denied::section(app, q, viewer))
+        (denied::section(app, &view.q, viewer))
         table class="limits" role="table" {
             caption class="hidden" { "Limits" }
             thead role="rowgroup" { tr role="row" {
-                @for head in ["Limit", "Admitted/s", "Denied/s", "Denied", "Last minute", "Most requests", "Keys"] {
-                    th role="columnheader" scope="col" class=[(head == "Most requests").then_some("key")] { (head) }
+                @for (head, sort, _) in COLUMNS {
+                    @let order = (sort == view.sort).then_some(if sort == "file" { "other" } else { "descending" });
+                    th role="columnheader" scope="col" aria-sort=[order] class=[(head == "Most requests").then_some("key")] {
+                        @if sort.is_empty() { (head) } @else { a href=(view.link("/", sort, 1)) { (head) } }
+                    }
                 }
             } }
-            tbody role="rowgroup" { @for row in &rows { (tr(app, row)) } }
+            tbody role="rowgroup" { @for row in rows.iter().skip((at - 1) * PAGE).take(PAGE) { (tr(app, row)) } }
+        }
+        @if pages > 1 {
+            nav class="facts" aria-label="Pages of limits" {
+                @if at > 1 { a href=(view.link("/", &view.sort, at - 1)) { "Previous page" } }
+                span { "Page " (at) " of " (pages) }
+                @if at < pages { a href=(view.link("/", &view.sort, at + 1)) { "Next page" } }
+            }
         }
     }
 }
@@ -114,11 +156,16 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
     let (spec, stats) = (limit.spec(), limit.limiter().stats());
     let name = &spec.name;
     let sum = pairs.iter().fold([0; 2], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]]);
-    let words = format!("{} admitted and {} denied in the last minute", sum[0], sum[1]);
+    let most = pairs.iter().map(|pair| pair[0] + pair[1]).max().unwrap_or(0);
+    let what = if spec.shadow { "would have been denied" } else { "denied" };
+    let (admits, denies) = (shown::count(sum[0]), shown::count(sum[1]));
+    let words = format!("{admits} admitted and {denies} {what} in the last minute, at most {most} a second");
     let top = limit.top(1, app.service.now());
     let heaviest = top.as_ref().and_then(|top| Some((top.asked.first()?, top.requests)));
+    // A shadow limit denies nothing.
+    let kind = if spec.shadow { Some("shadow") } else { (*denied > 0.0).then_some("hurts") };
     html! {
-        tr role="row" data-row={ "limit " (shown::encoded(name)) } class=[(*denied > 0.0).then_some("hurts")] {
+        tr role="row" data-row={ "limit " (shown::encoded(name)) } class=[kind] {
             th role="rowheader" scope="row" {
                 a id={ "limit-" (shown::encoded(name)) } href={ "/limit?name=" (shown::encoded(name)) } { (shown::text(name)) }
                 small { (spec.policy.quota()) " " (spec.policy.algorithm.name())
@@ -128,10 +175,15 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
                 }
             }
             td role="cell" data-head="Admitted/s" { (shown::rate(*admitted)) }
-            td role="cell" data-head="Denied/s" { (shown::rate(*denied)) }
-            td role="cell" data-head="Denied" { (shown::share(*denied, admitted + denied)) }
+            td role="cell" data-head="Denied/s" {
+                @if spec.shadow { small { "would be " } } (shown::rate(*denied))
+            }
+            td role="cell" data-head="Denied" {
+                @if spec.shadow { small { "would be " } } (shown::share(*denied, admitted + denied))
+            }
             td role="cell" class="chart" data-head="Last minute" {
                 (chart(pairs, RECENT, Size { width: 120, height: 28, steps: RECENT }, &words))
+                small { "≤ " (shown::count(most)) "/s" }
             }
             td role="cell" class="key" data-head="Most requests" {
                 @if let Some((top, all)) = heaviest {
@@ -139,7 +191,7 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
                     small { (shown::share(top.count as f64, all.max(top.count) as f64)) }
                 } @else { "–" }
             }
-            td role="cell" data-head="Keys" { @if spec.global { "–" } @else { (stats.keys) } }
+            td role="cell" data-head="Keys" { @if spec.global { "–" } @else { (shown::count(stats.keys)) } }
         }
     }
 }
@@ -149,5 +201,5 @@ fn answers(app: &App) -> Option<String> {
     let told = app.service.history().latency(Step::Second, RECENT)?;
     let sums = latency::sums(&told.points);
     let all: u64 = sums.iter().sum();
-    Some(format!("{all} answers in the last minute, {}", latency::within(&sums)?))
+    Some(format!("{} answers in the last minute, {}", shown::count(all), latency::within(&sums)?))
 }

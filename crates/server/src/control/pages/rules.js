@@ -86,6 +86,8 @@ async function check() {
 text.addEventListener('input', () => {
   clearTimeout(timer);
   timer = setTimeout(check, PAUSE);
+  // What was tried is not what stands there now.
+  tried.querySelector('h2')?.replaceChildren('What an earlier text would have denied');
 });
 
 // A number for all keys with its margin.
@@ -135,7 +137,17 @@ attempt.addEventListener('click', async () => {
   if (answer.share < 1) {
     parts.push(make('p', `From ${answer.share * 100} % of the keys. Numbers for all keys are estimates, with two standard deviations.`));
   }
-  for (const limit of answer.limits) {
+  const isChanged = (limit) => limit.denied.requests !== limit.would_deny.requests;
+  const changed = answer.limits.filter(isChanged);
+  const others = answer.limits.length - changed.length;
+  if (changed.length > 0) {
+    const share = (of, limit) => (limit.requests ? `${((100 * of.requests) / limit.requests).toFixed(1)} %` : '–');
+    const rows = changed.map((limit) => [limit.limit, share(limit.denied, limit), share(limit.would_deny, limit)]);
+    parts.push(grid('Requests denied', ['Limit', 'Really', 'With this change'], rows));
+  }
+  parts.push(make('p', `${others} of ${answer.limits.length} limits would have denied as many requests as they did.`));
+  const noted = (limit) => isChanged(limit) || limit.notes.length > 0;
+  for (const limit of answer.limits.filter(noted)) {
     const section = make('section', '', { class: 'card' });
     section.append(...(limit.requests > 0 ? [table(limit)] : [make('h3', limit.limit)]));
     section.append(...limit.notes.map((note) => make('p', note)));

@@ -7,9 +7,23 @@ pub(super) fn text(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
 }
 
+/// A whole number with its digits in groups of three.
+pub(super) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
 /// A rate per second.
 pub(super) fn rate(rate: f64) -> String {
     match rate {
+        _ if rate >= 9_999_950.0 => format!("{:.1}M", rate / 1e6),
         _ if rate >= 9_999.5 => format!("{:.1}k", rate / 1_000.0),
         _ if rate >= 99.95 => format!("{rate:.0}"),
         _ => format!("{rate:.1}"),
@@ -32,7 +46,8 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        assert_eq!([0.0, 99.94, 100.0, 12_345.0].map(rate), ["0.0", "99.9", "100", "12.3k"]);
+        assert_eq!([0.0, 99.94, 100.0, 12_345.0, 5e7].map(rate), ["0.0", "99.9", "100", "12.3k", "50.0M"]);
+        assert_eq!([0, 999, 1_000, 50_000_000].map(count), ["0", "999", "1,000", "50,000,000"]);
         assert_eq!([share(1.0, 4.0), share(0.0, 0.0)], ["25 %", "–"]);
     }
 
