@@ -37,6 +37,28 @@ fn acquire_answers_five_integers() {
 }
 
 #[test]
+fn a_client_that_wants_it_gets_the_reason_of_a_denial() {
+    let server = Running::with_rules("resp-reason", RULES);
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("ACQUIRE bucket alice 2 REASON"), "[0 2 0 -1 2000 ]");
+    assert_eq!(client.ask("ACQUIRE bucket alice 1 reason"), "[1 2 0 1000 2000 quota]");
+    assert_eq!(client.ask("PEEK bucket alice 3 REASON"), "[1 2 0 -1 2000 too-large]");
+    assert_eq!(client.ask("ACQUIRE logins mallory 1 REASON"), "[1 1 0 -1 -1 deny-listed]");
+    assert_eq!(client.ask("ACQUIRE seats room 2"), "[0 2 0 -1 -1]");
+    assert_eq!(client.ask("ACQUIRE seats room 1 REASON"), "[1 2 0 -1 -1 in-flight]");
+    assert_eq!(client.ask("BLOCK per-user eve"), "OK");
+    assert_eq!(client.ask("ACQUIRE per-user eve 1 REASON"), "[1 3 0 -1 -1 blocked]");
+    assert_eq!(client.ask("ACQUIRE everyone '' 5 REASON"), "[1 4 4 -1 0 too-large]");
+    // A shadow limit denies nothing.
+    assert_eq!(client.ask("ACQUIRE trial alice"), "[0 1 0 -1 60000]");
+    assert_eq!(client.ask("ACQUIRE trial alice 1 REASON"), "[0 1 0 -1 60000 ]");
+    assert_eq!(
+        client.ask("ACQUIRE per-user alice 1 WHY"),
+        "ERR syntax error: after the cost only REASON is known"
+    );
+}
+
+#[test]
 fn peek_takes_nothing_and_refund_returns_units() {
     let server = Running::with_rules("resp-peek", RULES);
     let mut client = Resp::connect(server.resp);
@@ -114,7 +136,8 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
             "ACQUIRE per-user",
             "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts per key: give a key (or make the limit `global: true`)",
         ),
-        ("ACQUIRE a b c d", "ERR wrong number of arguments for 'acquire' command"),
+        ("ACQUIRE a b c d", "ERR syntax error: after the cost only REASON is known"),
+        ("ACQUIRE a b c d e", "ERR wrong number of arguments for 'acquire' command"),
         (
             "ACQUIRE per-usr alice",
             "ERR no limit is named `per-usr`; the nearest names are: per-user, seats, paced",

@@ -21,7 +21,8 @@ fn specs(text: &str) -> Vec<LimitSpec> {
 
 fn recording(share: &str, events: &[(u64, u64, Verdict)]) -> Recording {
     let limit = RecordedLimit { name: "a".to_owned(), rule: None, requests: None, denied: None };
-    let event = |&(time, key, verdict)| Event { time: time * SECOND, key, cost: 1, limit: 0, verdict };
+    let event =
+        |&(time, key, verdict)| Event { time: time * SECOND, key, cost: 1, limit: 0, verdict, reason: None };
     let events: Vec<Event> = events.iter().map(event).collect();
     Recording {
         share: share.parse().unwrap(),
@@ -161,7 +162,7 @@ proptest! {
                     _ => Verdict::Admitted,
                 }
             };
-            events.push(Event { time, key, cost, limit: 0, verdict });
+            events.push(Event { time, key, cost, limit: 0, verdict, reason: None });
         }
         let trace = Recording { until: time, events, ..recording("100%", &[]) };
         let told = one(&trace, &text);

@@ -109,7 +109,7 @@ pub fn explained(answer: &Value) -> bool {
         }
     }
     if answer["recent"].as_array().is_some_and(|recent| !recent.is_empty()) {
-        columns(&answer["recent"], ["time_ms", "verdict"]);
+        columns(&answer["recent"], ["time_ms", "verdict", "reason"]);
     }
     !is_denied
 }

@@ -16,7 +16,7 @@ use crate::{
     decide::{counts::Counts, observers::DecisionObservers},
     observe::{
         heavy::{HeavyKeys, Top},
-        trace::{Tap, Verdict},
+        trace::Tap,
     },
 };
 
@@ -234,7 +234,7 @@ impl Throttle {
                 self.heavy.record(key, decision.is_denied(), &self.counts.sampling, now);
             }
             if let Some(tap) = &self.tap {
-                tap.see(key, ask.quantity, Verdict::of(&decision, false), now);
+                tap.see(key, ask.quantity, &decision, false, now);
             }
             return decision;
         }

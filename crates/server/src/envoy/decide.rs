@@ -370,6 +370,14 @@ impl DescriptorService {
             let names = names.iter().map(|name| Cow::Owned(name.as_str().to_owned()));
             headers.extend(names.zip(numbers.map(|number| number.to_string())));
         }
+        let denied = places.iter().find_map(|place| match place {
+            Place::Limited(found) if is_over && found.denies() => Some((found, found.decision?.reason()?)),
+            _ => None,
+        });
+        if let Some((found, reason)) = denied {
+            metadata.push(("denied_by".to_owned(), found.limit.spec().name.clone()));
+            metadata.push(("denied_reason".to_owned(), reason.name().to_owned()));
+        }
         let exceeded = places.iter().filter_map(|place| match place {
             Place::Limited(found) if found.limit.spec().soft && found.decision?.is_denied() => {
                 Some(found.limit.spec().name.as_str())

@@ -87,6 +87,12 @@ fn windows_are_aligned_to_the_unit_and_a_reset_is_rounded_up_to_a_second() {
     }
     let denied = client.ask(ada());
     assert_eq!(shown(&denied), "OVER: OVER/0");
+    let why = denied.dynamic_metadata.as_ref().unwrap();
+    let text = |name: &str| format!("{:?}", why.fields[name]);
+    assert!(
+        text("denied_reason").contains("\"quota\"") && text("denied_by").contains("\"shop.user\""),
+        "{why:?}"
+    );
     assert_eq!(denied.statuses[0].duration_until_reset.as_ref().unwrap().seconds, 20);
     server.advance(Duration::from_millis(19_699));
     assert_eq!(client.told(ada()), "OVER: OVER/0");

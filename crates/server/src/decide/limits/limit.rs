@@ -19,11 +19,7 @@ use super::{
 };
 use crate::{
     decide::{counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit},
-    observe::{
-        heavy::Top,
-        latency,
-        trace::{Tap, Verdict},
-    },
+    observe::{heavy::Top, latency, trace::Tap},
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
 };
 
@@ -338,7 +334,7 @@ impl Limit {
             self.see_thresholds(key, decision, now);
         }
         if let Some(tap) = &self.tap {
-            tap.see(key, cost, Verdict::of(decision, self.spec.shadow), now);
+            tap.see(key, cost, decision, self.spec.shadow, now);
         }
     }
 
@@ -371,7 +367,7 @@ impl Limit {
         if let Some(tap) = &self.tap
             && cost > 0
         {
-            tap.see(key, cost, Verdict::Refunded, now);
+            tap.see_refund(key, cost, now);
         }
     }
 

@@ -21,6 +21,7 @@ use crate::decide::{
     refusal::MOST_OVERRIDES,
     service::{Act, Ask, reset_after},
 };
+use crate::observe::trace::Event;
 
 /// How many requests of a key are shown.
 const RECENT: usize = 20;
@@ -123,7 +124,10 @@ async fn explain(
         .as_ref()
         .map_or_else(|| limit.policy_of(key.as_bytes()).to_string(), |own| own.policy.to_string());
     let recent = service.trace().and_then(|trace| trace.last(name, &answered.key, RECENT));
-    let event = |event: &crate::observe::trace::Event| json!({"time_ms": event.time / 1_000_000, "cost": event.cost, "verdict": event.verdict});
+    let event = |event: &Event| {
+        let reason = event.reason.map(DenialReason::name);
+        json!({"time_ms": event.time / 1_000_000, "cost": event.cost, "verdict": event.verdict, "reason": reason})
+    };
     Ok(answer::json(&json!({
         "limit_name": name,
         "key": key,

@@ -68,8 +68,10 @@ impl Batch {
         if !limit.store().is_some_and(StoreLimit::shares_calls) {
             return None;
         }
-        let (_, Question::Limit { limit, key, cost, .. }) = self.questions.pop()? else { return None };
-        Some(Take { at, id, limit, key, cost, between: mem::take(&mut self.between) })
+        let (_, Question::Limit { limit, key, cost, with_reason, .. }) = self.questions.pop()? else {
+            return None;
+        };
+        Some(Take { at, id, limit, key, cost, with_reason, between: mem::take(&mut self.between) })
     }
 
     /// Asks all questions, and assembles the replies in the order of the commands.
@@ -120,8 +122,8 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
     // Arrays, integers and errors are the same in both protocol versions.
     let mut replies = Replies { out, protocol: Protocol::Resp2 };
     match (reply, question) {
-        (Reply::Limit(Ok(decision)), Question::Limit { limit, .. }) => {
-            write_decision(&mut replies, decision, limit.spec().shadow);
+        (Reply::Limit(Ok(decision)), Question::Limit { limit, with_reason, .. }) => {
+            write_decision(&mut replies, decision, limit.spec().shadow, *with_reason);
         }
         (Reply::Limit(Ok(decision)) | Reply::Throttle(Ok(decision)), _) => {
             write_cell(&mut replies, decision);
@@ -159,6 +161,7 @@ struct Take {
     limit: Arc<Limit>,
     key: Box<[u8]>,
     cost: u32,
+    with_reason: bool,
     /// Replies to commands after it.
     between: Vec<u8>,
 }
@@ -174,7 +177,7 @@ impl Take {
         let reply = |(take, decision): (&Self, &Decision)| {
             let mut out = Vec::with_capacity(take.between.len() + 64);
             let mut replies = Replies { out: &mut out, protocol: Protocol::Resp2 };
-            write_decision(&mut replies, decision, limit.spec().shadow);
+            write_decision(&mut replies, decision, limit.spec().shadow, take.with_reason);
             out.extend_from_slice(&take.between);
             Some(out)
         };

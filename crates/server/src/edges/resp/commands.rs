@@ -48,9 +48,9 @@ macro_rules! command {
 /// All commands, the most frequent first, because a lookup searches in this order.
 pub(super) static COMMANDS: [Command; 25] = [
     command!(decide
-        "acquire"(1, 3),
+        "acquire"(1, 4),
         2,
-        "limit key [cost]",
+        "limit key [cost [REASON]]",
         "Take a cost (default 1) from a limit if it admits",
         limiting::acquire
     ),
@@ -65,16 +65,16 @@ pub(super) static COMMANDS: [Command; 25] = [
         )
     },
     command!(decide
-        "peek"(1, 3),
+        "peek"(1, 4),
         2,
-        "limit key [cost]",
+        "limit key [cost [REASON]]",
         "Ask whether a limit would admit, without taking anything",
         limiting::peek
     ),
     command!(decide
-        "charge"(1, 3),
+        "charge"(1, 4),
         2,
-        "limit key [cost]",
+        "limit key [cost [REASON]]",
         "Charge a cost (default 1), whether it fits or not",
         limiting::charge
     ),

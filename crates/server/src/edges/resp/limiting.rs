@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::Decision;
+use tidegate_core::{Decision, DenialReason};
 
 use super::{
     question::Question,
@@ -34,9 +34,18 @@ pub(super) fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     decide(context, "refund", args, Act::Refund)
 }
 
-/// `limit key [cost]` → five integers. The key of a global limit can be omitted and is ignored.
+/// `limit key [cost]` → five integers, with `REASON` after the cost also the reason of a denial. The key of a global limit can be omitted
+/// and is ignored.
 #[inline]
 fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Flow {
+    let with_reason = match args.get(3) {
+        None => false,
+        Some(word) if word.eq_ignore_ascii_case(b"reason") => true,
+        Some(_) => {
+            context.replies().error("ERR syntax error: after the cost only REASON is known");
+            return Flow::Continue;
+        }
+    };
     let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return Flow::Continue };
     // A client may give back its permits. Only an operator may refund what a rate has counted.
     if act == Act::Refund
@@ -58,14 +67,14 @@ fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Fl
     // Clients give back permits all the time; a refund of a rate is an operator's.
     let is_operation = act == Act::Refund && limit.spec().policy.algorithm.limits_rate();
     let by = context.session.rights().filter(|_| is_operation).map(|rights| rights.name.clone());
-    match decided {
-        Some(decision) => {
-            if let Some(client) = by {
-                context.shared.service.record_refund(&client, limit, key, cost);
-            }
-            write_decision(&mut context.replies(), &decision, limit.spec().shadow);
+    if let Some(decision) = decided {
+        if let Some(client) = by {
+            context.shared.service.record_refund(&client, limit, key, cost);
         }
-        None => context.ask(Question::Limit { limit: Arc::clone(limit), key: key.into(), cost, act, by }),
+        write_decision(&mut context.replies(), &decision, limit.spec().shadow, with_reason);
+    } else {
+        let limit = Arc::clone(limit);
+        context.ask(Question::Limit { limit, key: key.into(), cost, act, by, with_reason });
     }
     Flow::Continue
 }
@@ -93,11 +102,20 @@ fn asked<'a, 'k>(
 }
 
 /// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait, milliseconds until the limit is full
-/// again.
+/// again. Then, if the client wants it, the reason of a denial, which is empty for an admission.
 #[inline]
-pub(super) fn write_decision(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
-    replies.array(5);
+pub(super) fn write_decision(
+    replies: &mut Replies<'_>,
+    decision: &Decision,
+    shadow: bool,
+    with_reason: bool,
+) {
+    replies.array(5 + usize::from(with_reason));
     write_numbers(replies, decision, shadow);
+    if with_reason {
+        let reason = decision.reason().filter(|_| !shadow).map_or("", DenialReason::name);
+        replies.bulk(reason.as_bytes());
+    }
 }
 
 /// The five integers, within a longer reply.

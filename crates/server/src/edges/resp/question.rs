@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum Question {
     /// About one of a limit's keys; a refund names its client.
-    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, act: Act, by: Option<Box<str>> },
+    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, act: Act, by: Option<Box<str>>, with_reason: bool },
     /// A change that an operator makes about one of a limit's keys.
     Operate { limit: Arc<Limit>, key: Box<[u8]>, operation: Operation, by: Box<str> },
     /// About a bucket that the request describes.
@@ -80,7 +80,7 @@ impl Question {
     /// Asks the question, which was read at a time. Its deadline counts from then.
     pub async fn ask(&self, read: Nanos, service: &Service) -> Reply {
         match self {
-            Self::Limit { limit, key, cost, act, by } => {
+            Self::Limit { limit, key, cost, act, by, .. } => {
                 let spent = spent_since(read, service);
                 let decided = limit.decide_after(spent, *act, key, *cost, service.now()).await;
                 if let (Ok(_), Some(client)) = (&decided, by) {

@@ -21,7 +21,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::{Decision, DenialReason, Nanos};
 use tidegate_limiter::HashKeys;
 
 pub use self::recording::{RecordedLimit, Recording, RecordingError, is_recording};
@@ -101,7 +101,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub(crate) fn of(decision: &Decision, is_shadow: bool) -> Self {
+    fn of(decision: &Decision, is_shadow: bool) -> Self {
         match (decision.is_denied(), is_shadow) {
             (true, true) => Self::ShadowDenied,
             (true, false) => Self::Denied,
@@ -129,6 +129,8 @@ pub struct Event {
     pub limit: u16,
     /// The result.
     pub verdict: Verdict,
+    /// Why the limit denied, or would have; `None` also in a trace that an earlier version wrote.
+    pub reason: Option<DenialReason>,
 }
 
 /// The trace of a server.
@@ -264,11 +266,21 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Adds a request, if its key is chosen.
+    /// Adds a decided request, if its key is chosen.
     #[cold]
-    pub fn see(&self, key: &[u8], cost: u32, verdict: Verdict, now: Nanos) {
+    pub fn see(&self, key: &[u8], cost: u32, decision: &Decision, is_shadow: bool, now: Nanos) {
+        self.add(key, cost, Verdict::of(decision, is_shadow), decision.reason(), now);
+    }
+
+    /// Adds a refund, if its key is chosen.
+    #[cold]
+    pub fn see_refund(&self, key: &[u8], cost: u32, now: Nanos) {
+        self.add(key, cost, Verdict::Refunded, None, now);
+    }
+
+    fn add(&self, key: &[u8], cost: u32, verdict: Verdict, reason: Option<DenialReason>, now: Nanos) {
         if let Some(hash) = self.trace.chosen(key) {
-            let event = Event { time: now.get(), key: hash, cost, limit: self.limit, verdict };
+            let event = Event { time: now.get(), key: hash, cost, limit: self.limit, verdict, reason };
             lock(&self.trace.rings[hash as usize % RINGS]).push(event);
         }
     }
@@ -295,7 +307,7 @@ mod tests {
         let tap = trace.tap("a", false).unwrap();
         for round in 0..20 {
             for key in 0..1_000 {
-                tap.see(format!("key-{key}").as_bytes(), 1, Verdict::Admitted, Nanos::new(round));
+                tap.add(format!("key-{key}").as_bytes(), 1, Verdict::Admitted, None, Nanos::new(round));
             }
         }
         let taken = trace.take();
@@ -312,9 +324,9 @@ mod tests {
         let tap = trace.tap("a", false).unwrap();
         // One key fills its ring over and over; others ask once in a while.
         for time in 0..10_000 {
-            tap.see(b"busy", 1, Verdict::Denied, Nanos::new(time));
+            tap.add(b"busy", 1, Verdict::Denied, Some(DenialReason::Quota), Nanos::new(time));
             if time % 100 == 0 {
-                (0..50).for_each(|key: u8| tap.see(&[key], 1, Verdict::Admitted, Nanos::new(time)));
+                (0..50).for_each(|key: u8| tap.add(&[key], 1, Verdict::Admitted, None, Nanos::new(time)));
             }
         }
         let taken = trace.take();

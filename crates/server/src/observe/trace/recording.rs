@@ -4,7 +4,7 @@
 //! {"tidegate_trace":1,"server":"0.1.0","share":"10%","fresh":false,"from":"1790000000.000000000","until":"1790000900.250000000"}
 //! {"limit":"per-user","rule":"{algorithm: sliding-log, limit: 5/1s}","requests":81200,"denied":310}
 //! {"key":"00a1b2c3d4e5f607","name":"alice"}
-//! {"time":"1790000000.120000000","limit":"per-user","key":"00a1b2c3d4e5f607","cost":1,"verdict":"denied"}
+//! {"time":"1790000000.120000000","limit":"per-user","key":"00a1b2c3d4e5f607","cost":1,"verdict":"denied","reason":"quota"}
 //! {"end":1}
 //! ```
 //!
@@ -15,6 +15,7 @@
 use std::{borrow::Cow, collections::HashMap, io::BufRead};
 
 use serde::{Deserialize, Serialize};
+use tidegate_core::DenialReason;
 
 use super::{Event, KeyShare, ParseKeyShareError, Verdict};
 
@@ -122,6 +123,8 @@ struct Line<'a> {
     time: Option<Cow<'a, str>>,
     cost: Option<u32>,
     verdict: Option<Verdict>,
+    #[serde(borrow)]
+    reason: Option<Cow<'a, str>>,
     end: Option<u64>,
 }
 
@@ -166,7 +169,7 @@ impl Recording {
         let mut end = Some(events.len());
         std::iter::once(first).chain(std::iter::from_fn(move || {
             let mut piece = Vec::with_capacity(PIECE + 256);
-            for Event { time, key, cost, limit, verdict } in events.by_ref() {
+            for Event { time, key, cost, limit, verdict, reason } in events.by_ref() {
                 use std::io::Write as _;
 
                 let (limit, time) = (&names[usize::from(limit)], seconds(time));
@@ -178,10 +181,14 @@ impl Recording {
                     Verdict::Refunded => "refunded",
                 };
                 // Writing to memory does not fail.
-                let _ = writeln!(
+                let _ = write!(
                     piece,
-                    r#"{{"time":"{time}","limit":"{limit}","key":"{key:016x}","cost":{cost},"verdict":"{verdict}"}}"#
+                    r#"{{"time":"{time}","limit":"{limit}","key":"{key:016x}","cost":{cost},"verdict":"{verdict}""#
                 );
+                if let Some(reason) = reason {
+                    let _ = write!(piece, r#","reason":"{reason}""#);
+                }
+                piece.extend_from_slice(b"}\n");
                 if piece.len() >= PIECE {
                     return Some(piece);
                 }
@@ -278,7 +285,9 @@ impl Reader {
                 let (Some(time), Some(key), Some(verdict)) = (nanos(time), key(), read.verdict) else {
                     return Err(wrong("a request has a time, a key and a verdict"));
                 };
-                let event = Event { time, key, cost: read.cost.unwrap_or(1), limit: *limit, verdict };
+                let named = |reason: &DenialReason| read.reason.as_deref() == Some(reason.name());
+                let reason = DenialReason::ALL.into_iter().find(named);
+                let event = Event { time, key, cost: read.cost.unwrap_or(1), limit: *limit, verdict, reason };
                 if recording.events.last().is_some_and(|last| last.time > time) {
                     return Err(wrong("the requests are not in order of time"));
                 }
@@ -336,7 +345,7 @@ mod tests {
             requests: Some(1_000),
             denied: None,
         };
-        let event = |time, key, limit, verdict| Event { time, key, cost: 2, limit, verdict };
+        let event = |time, key, limit, verdict| Event { time, key, cost: 2, limit, verdict, reason: None };
         Recording {
             share: "10%".parse().unwrap(),
             fresh: true,
@@ -347,6 +356,7 @@ mod tests {
             events: vec![
                 event(1_000_000_001, 7, 0, Verdict::Admitted),
                 event(1_000_000_001, 1 << 62, 1, Verdict::Delayed),
+                Event { reason: Some(DenialReason::Blocked), ..event(1_000_000_001, 7, 0, Verdict::Denied) },
                 event(8_999_999_999, 7, 0, Verdict::Refunded),
             ],
             is_cut: false,
@@ -368,10 +378,10 @@ mod tests {
     fn a_file_that_was_cut_is_used_up_to_its_last_whole_line() {
         let text = text(recording());
         let lines = || text.split_inclusive(|byte| *byte == b'\n');
-        let cut: Vec<u8> = lines().take(6).flatten().copied().chain(*b"{\"tim").collect();
+        let cut: Vec<u8> = lines().take(7).flatten().copied().chain(*b"{\"tim").collect();
         let read = Recording::read(&mut &cut[..]).unwrap();
         assert!(read.is_cut);
-        assert_eq!((read.events.len(), read.until), (2, 1_000_000_001));
+        assert_eq!((read.events.len(), read.until), (3, 1_000_000_001));
     }
 
     #[test]

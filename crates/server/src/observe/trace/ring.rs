@@ -70,7 +70,7 @@ mod tests {
     fn the_newest_stay_and_the_bound_holds() {
         let mut ring = Ring::new(3);
         for time in 0..10_000 {
-            ring.push(Event { time, key: 1, cost: 1, limit: 0, verdict: Verdict::Admitted });
+            ring.push(Event { time, key: 1, cost: 1, limit: 0, verdict: Verdict::Admitted, reason: None });
             assert!(ring.bytes() <= 3 * CHUNK_BYTES);
             let kept: usize = ring.chunks().iter().map(Vec::len).sum();
             let first = ring.chunks()[0][0].time;
