@@ -341,7 +341,7 @@ fn is_sentinels(path: &Path) -> bool {
 }
 
 /// The rules for a program's gate in a file of Sentinel.
-fn gate_rules(path: &Path) -> Result<GateRules, RulesError> {
+pub fn gate_rules(path: &Path) -> Result<GateRules, RulesError> {
     let invalid = |what: String| RulesError::Invalid {
         path: Some(path.to_owned()),
         problems: vec![rules::Problem::overall(what)],
