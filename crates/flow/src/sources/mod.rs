@@ -1,4 +1,4 @@
-//! Sources of rules outside code: texts, files, a key in Redis, and any implementation of [`RuleSource`].
+//! Sources of rules outside code: texts, files, a key in Redis, Consul, etcd, Nacos or Apollo, and any implementation of [`RuleSource`].
 //!
 //! ```
 //! use tidegate_flow::{Gate, sources::sentinel::{self, Kind}};
@@ -12,6 +12,8 @@
 #[cfg(feature = "watch")]
 mod file;
 mod follow;
+#[cfg(feature = "http-source")]
+mod http;
 #[cfg(feature = "redis-source")]
 mod redis;
 #[cfg(feature = "json")]
@@ -22,6 +24,8 @@ pub mod yaml;
 #[cfg(feature = "watch")]
 pub use file::FileSource;
 pub use follow::{Follower, GoodRules, RuleSource};
+#[cfg(feature = "http-source")]
+pub use http::HttpSource;
 #[cfg(feature = "redis-source")]
 pub use redis::RedisSource;
 
