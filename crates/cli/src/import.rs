@@ -70,6 +70,8 @@ fn of_sentinel(files: &[PathBuf]) -> Result<String, RulesError> {
         rules.breakers.extend(breakers);
     }
     let (text, notes) = yaml::write(&rules);
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    for note in notes {
+        eprintln!("note: {note}");
+    }
     Ok(format!("gate: sentinel\n{text}"))
 }
