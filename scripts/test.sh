@@ -106,6 +106,12 @@ sentinel() {
     tests "Sentinel's own decisions and client" -p tidegate-server --test sentinel -- --ignored interop --show-output
 }
 
+# Debian's etcd, for rules from its keys.
+configuration_services() {
+    need etcd etcd-server
+    tests "rules from etcd" -p tidegate-flow --test http_source -- --ignored itself
+}
+
 interop() {
     TIDEGATE_RATELIMIT=$(scripts/servers.sh ratelimit)
     export TIDEGATE_RATELIMIT
@@ -139,6 +145,7 @@ case "${1:-}" in
 "") ;;
 --interop)
     sentinel
+    configuration_services
     interop
     exit
     ;;
@@ -258,6 +265,7 @@ fi
 
 tests "tests" --workspace
 sentinel
+configuration_services
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ -z "${TIDEGATE_RATELIMIT:-}" ]; then
     skipped+=("the comparison with envoyproxy/ratelimit (TIDEGATE_OFFLINE)")
 elif command -v go >/dev/null || [ -n "${TIDEGATE_RATELIMIT:-}" ]; then

@@ -110,7 +110,8 @@ The algorithms, the most that each admits in any window, and their options:
                                     was not released is free again)
 
 Besides limits, the file may contain flow control rules for programs that guard their resources with
-the library's gate. Such a program follows the file itself; the server only checks the rules.
+the library's gate. Such a program follows the file itself; the server only checks the rules. `gate: sentinel`
+lets such a program count as Alibaba Sentinel does, over two slots of 500 ms.
 
   flow:
     - resource: GET:/orders       # or pattern: a regular expression
@@ -341,7 +342,7 @@ fn is_sentinels(path: &Path) -> bool {
 }
 
 /// The rules for a program's gate in a file of Sentinel.
-fn gate_rules(path: &Path) -> Result<GateRules, RulesError> {
+pub fn gate_rules(path: &Path) -> Result<GateRules, RulesError> {
     let invalid = |what: String| RulesError::Invalid {
         path: Some(path.to_owned()),
         problems: vec![rules::Problem::overall(what)],

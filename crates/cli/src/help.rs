@@ -40,7 +40,16 @@ const GROUPS: [(&str, &[&str]); 11] = [
         ],
     ),
     ("HAProxy", &["spoe"]),
-    ("Sentinel", &["sentinel-token", "sentinel-rules", "sentinel-max-qps"]),
+    (
+        "Sentinel",
+        &[
+            "sentinel-token",
+            "sentinel-rules",
+            "sentinel-max-qps",
+            "sentinel-dashboard",
+            "sentinel-dashboard-networks",
+        ],
+    ),
     (
         "All listeners",
         &[

@@ -10,7 +10,7 @@ use tidegate_server::Order;
 use tokio::sync::mpsc;
 
 /// The names of sockets (`FileDescriptorName=`).
-const NAMES: [&str; 6] = ["http", "resp", "grpc", "spoe", "sentinel-token", "admin"];
+const NAMES: [&str; 7] = ["http", "resp", "grpc", "spoe", "sentinel-token", "sentinel-dashboard", "admin"];
 
 /// Why the passed sockets cannot be served.
 #[derive(Debug, thiserror::Error)]

@@ -336,6 +336,8 @@ fn hostile_traffic_on_every_listener_logs_at_most_a_hundred_lines() {
         free,
         "--sentinel-rules",
         &sentinel,
+        "--sentinel-dashboard",
+        free,
     ]);
     let address = |name: &str| {
         let line = server.told.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap();
@@ -348,6 +350,7 @@ fn hostile_traffic_on_every_listener_logs_at_most_a_hundred_lines() {
         address("gRPC"),
         address("SPOE"),
         address("tokens"),
+        address("beats"),
     ];
     let greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let frames = |frame: &[u8]| [greeting, &*frame.repeat(2_000)].concat();

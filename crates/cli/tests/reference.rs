@@ -16,7 +16,7 @@ use serde_json::Value;
 use tidegate_core::DenialReason;
 
 /// What each option of a limit, of the file and of an access file means. The program lists the options.
-const KEYS: [(&str, &str); 36] = [
+const KEYS: [(&str, &str); 37] = [
     ("name", "the name in requests: letters, digits and `. _ -`"),
     ("limit", "`N/duration`, as in `100/1m`; for `concurrency` a number of permits"),
     ("algorithm", "[how each behaves](algorithms.md); `sliding-window` without one"),
@@ -51,6 +51,7 @@ const KEYS: [(&str, &str); 36] = [
         "limits",
         "the list of limits; in an access file the limits that a client may use, by the beginning of their names",
     ),
+    ("gate", "`sentinel`: programs that build their gate from the file count over two slots of 500 ms"),
     ("max_memory", "memory for the keys of all limits together, as in `512MiB`"),
     ("roles", "`decide`, `observe`, `operate`, `report`"),
     ("tokens", "hashes of tokens, as `tidegate token` prints them"),

@@ -53,3 +53,29 @@ fn the_token_server_needs_rules_and_names_the_option() {
     let said = String::from_utf8(said.stderr).unwrap();
     assert!(said.contains("--sentinel-rules"), "{said}");
 }
+
+#[test]
+fn networks_of_programs_are_read_and_a_wrong_one_is_refused() {
+    let serve = |networks: &str| {
+        let options = [
+            "serve",
+            "--http",
+            "off",
+            "--resp",
+            "off",
+            "--sentinel-dashboard",
+            "127.0.0.1",
+            "--sentinel-dashboard-networks",
+        ];
+        let said = tidegate().args(options).arg(networks).output().unwrap();
+        assert!(!said.status.success());
+        String::from_utf8(said.stderr).unwrap()
+    };
+    let said = serve("10.0.0.0/8,10.0.0.0/33");
+    assert!(
+        said.contains("10.0.0.0/33") && said.contains("write a network or an address, as in 10.0.0.0/8"),
+        "{said}"
+    );
+    // Programs that send heartbeats are no reason to serve by themselves.
+    assert!(serve("10.0.0.0/8,192.0.2.7").contains("all listeners are off"));
+}

@@ -99,7 +99,7 @@ fn a_socket_with_an_unknown_name_is_refused_with_advice() {
     let told: String = lines.map_while(Result::ok).collect();
     assert!(
         told.contains("`web`")
-            && told.contains("FileDescriptorName= to one of http, resp, grpc, spoe, sentinel-token, admin"),
+            && told.contains("FileDescriptorName= to one of http, resp, grpc, spoe, sentinel-token, sentinel-dashboard, admin"),
         "{told}"
     );
     assert_eq!(child.wait().unwrap().code(), Some(1));

@@ -62,6 +62,8 @@ pub mod report;
 mod resource;
 pub mod rules;
 mod sample;
+#[cfg(all(feature = "sentinel", not(loom)))]
+pub mod sentinel;
 mod signals;
 pub mod sources;
 mod state;

@@ -414,3 +414,40 @@ fn a_gate_as_sentinels_counts_over_two_slots() {
     timer.advance(ms(1));
     assert!(r.enter().is_ok());
 }
+
+#[test]
+fn a_call_above_the_threshold_is_blocked_and_a_look_passes_in_rules_of_other_kinds() {
+    use tidegate_flow::rules::{HotParamRule, ParamKey, ParamMeasure, SystemRule};
+
+    for threshold in [0_u32, 3] {
+        let param = HotParamRule::new("r", ParamKey::Index(0), threshold);
+        let of = |rules: Rules| {
+            let gate = Gate::new();
+            gate.load(rules).unwrap();
+            gate.resource("r")
+        };
+        for (name, r) in [
+            ("param", of(Rules { hot_params: vec![param.clone()], ..Rules::default() })),
+            (
+                "param in flight",
+                of(Rules { hot_params: vec![param.measure(ParamMeasure::InFlight)], ..Rules::default() }),
+            ),
+            (
+                "isolation",
+                of(Rules { isolation: vec![IsolationRule::new("r", threshold)], ..Rules::default() }),
+            ),
+            (
+                "system",
+                of(Rules {
+                    system: vec![SystemRule { qps: Some(threshold.into()), ..SystemRule::default() }],
+                    ..Rules::default()
+                }),
+            ),
+        ] {
+            let enter = |units| r.entry().count(units).inbound().arg("v").enter().is_ok();
+            assert!(!enter(threshold + 1), "{name} of {threshold}: a fresh rule");
+            assert!(enter(0) && (threshold == 0 || enter(threshold)), "{name} of {threshold}");
+            assert!(enter(0), "{name} of {threshold}");
+        }
+    }
+}

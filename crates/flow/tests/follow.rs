@@ -6,7 +6,7 @@ use std::{fs, io, path::PathBuf, sync::mpsc, time::Duration};
 use tidegate_flow::{
     Gate,
     rules::{FlowRule, IsolationRule, Rules},
-    sources::{FileSource, RuleSource, RuleUpdate, SourceError, sentinel::Kind},
+    sources::{FileSource, GoodRules, RuleSource, RuleUpdate, SourceError, sentinel::Kind},
 };
 
 const fn ms(ms: u64) -> Duration {
@@ -229,4 +229,61 @@ fn a_panicking_source_counts_as_failed_and_is_retried() {
     assert_eq!(reports.try_iter().map(Result::err).collect::<Vec<_>>(), [said, None]);
     let error = Gate::new().follow(Script(vec![Step::Panic].into_iter()), |_| ()).unwrap_err();
     assert!(error.to_string().ends_with("no such thing"), "{error}");
+}
+
+#[test]
+fn the_first_start_loads_good_rules_beside_bad_ones_and_later_loads_take_all_or_none() {
+    let dir = Dir::new("partial");
+    let path = dir.0.join("flow.json");
+    let write = |text: &str| {
+        fs::write(dir.0.join("new"), text).unwrap();
+        fs::rename(dir.0.join("new"), &path).unwrap();
+    };
+    let bad = r#"{"resource":"b","count":-5}"#;
+    let with = |count: u32| format!("[{{\"resource\":\"a\",\"count\":{count}}},\n{bad}]");
+    for takes_good in [false, true] {
+        write(&with(1));
+        let gate = Gate::new();
+        let (report, reports) = mpsc::channel();
+        let report =
+            move |result: Result<(), &SourceError>| report.send(result.map_err(ToString::to_string)).unwrap();
+        let next = || reports.recv_timeout(Duration::from_mins(5)).unwrap();
+        let source = FileSource::sentinel(&path, Kind::Flow).every(ms(2));
+        let follower = if takes_good {
+            gate.follow(GoodRules(source), report).unwrap()
+        } else {
+            gate.follow(source, report).unwrap()
+        };
+        let said = next().unwrap_err();
+        assert!(said.contains("flow.json") && said.contains("rule 1 (resource b, line 2)"), "{said}");
+        assert_eq!(follower.failure(), Some(said));
+        assert_eq!(gate.rules().flow, [FlowRule::new("a", 1)]);
+
+        // A mistake of another rule is new, so it is reported.
+        write(r#"[{"resource":"a","count":2}, {"resource":"c"}]"#);
+        let said = next().unwrap_err();
+        assert!(said.contains("rule 1 (resource c, line 1)"), "{said}");
+        let want = if takes_good { 2 } else { 1 };
+        assert_eq!(gate.rules().flow, [FlowRule::new("a", want)]);
+
+        write(r#"[{"resource":"a","count":3}]"#);
+        assert_eq!(next(), Ok(()));
+        assert_eq!((gate.rules().flow, follower.failure()), (vec![FlowRule::new("a", 3)], None));
+        write(&format!("[{bad}]"));
+        assert!(next().is_err());
+        assert_eq!(gate.rules().flow, [FlowRule::new("a", 3)], "no good rule: the previous ones stay");
+    }
+    write(&format!("[{bad}]"));
+    let source = FileSource::sentinel(&path, Kind::Flow);
+    assert!(Gate::new().follow(source, |_| ()).is_err(), "no good rule at the start");
+}
+
+#[test]
+fn the_valid_rules_of_an_update_are_loaded_and_the_others_returned() {
+    let gate = Gate::new();
+    gate.load(Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() }).unwrap();
+    let flow = vec![FlowRule::new("a", -1.0), FlowRule::new("b", 2), FlowRule::new("", 3)];
+    let bad = gate.apply_good(RuleUpdate { flow: Some(flow), ..RuleUpdate::default() });
+    assert_eq!(bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!((gate.rules().flow, gate.rules().isolation.len()), (vec![FlowRule::new("b", 2)], 1));
 }

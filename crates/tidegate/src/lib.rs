@@ -73,6 +73,8 @@
 //! |---|---|
 //! | `flow` | the module `flow` and the attribute `guard`: entries, flow rules, circuit breakers, hot parameters, system protection |
 //! | `redis-source` | `flow`, and rules read from a Redis key |
+//! | `sentinel` | `flow`, and `flow::sentinel`: heartbeats to a Sentinel dashboard, and its commands |
+//! | `http-source` | `flow`, and rules read from a key of Consul, etcd, Nacos or Apollo |
 //! | `redis` | the module `redis`: limits shared by several processes |
 //! | `serde` | policies and quotas as text, such as `token-bucket 10/1s` |
 //! | `tower` | the module `middleware`: limits as middleware for axum, tonic and hyper. With `flow` and `redis`, also gates and shared limits |
@@ -109,6 +111,10 @@ struct Library;
 #[cfg(all(doctest, feature = "report"))]
 #[doc = include_str!("../book/flow.md")]
 struct Flow;
+
+#[cfg(all(doctest, feature = "sentinel"))]
+#[doc = include_str!("../book/sentinel.md")]
+struct Sentinel;
 
 #[cfg(all(doctest, feature = "json"))]
 #[doc = include_str!("../book/charge.md")]

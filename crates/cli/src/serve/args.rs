@@ -11,6 +11,7 @@ use std::{
 };
 
 use clap::ValueEnum;
+use ipnet::IpNet;
 use tidegate_core::parse_duration;
 use tidegate_flow::cgroup;
 use tidegate_server::{
@@ -88,6 +89,17 @@ pub struct Args {
     /// How many requests for tokens each namespace may make in a second
     #[arg(long, value_name = "N", env = "TIDEGATE_SENTINEL_MAX_QPS", default_value_t = 30_000)]
     sentinel_max_qps: u32,
+    /// Address for the heartbeats of programs with Alibaba Sentinel, as ADDR:PORT or ADDR (port 8858); off unless it is given
+    ///
+    /// The programs set csp.sentinel.dashboard.server to it. The server asks each of them for its metrics each second, shows it on the
+    /// page Flow, and pushes the rules of its application. With --access, only clients with the role `report` and their addresses may
+    /// send heartbeats. --flow-rules keeps the rules across restarts.
+    #[arg(long, value_name = "ADDR", env = "TIDEGATE_SENTINEL_DASHBOARD")]
+    sentinel_dashboard: Option<String>,
+    /// Networks of programs whose heartbeats come from another address than they name, as in 10.0.0.0/8,192.0.2.7; the server calls
+    /// any port there
+    #[arg(long, value_name = "NETWORKS", env = "TIDEGATE_SENTINEL_DASHBOARD_NETWORKS", value_delimiter = ',', value_parser = network)]
+    sentinel_dashboard_networks: Vec<IpNet>,
     /// A control plane that sends the configuration of Envoy's rate limit service (xDS), as Envoy Gateway does; may be repeated
     ///
     /// http://HOST:PORT or https://HOST:PORT with options: node (this server's id), ca, cert, key, server_name, header (NAME:VALUE),
@@ -415,11 +427,16 @@ fn origin(text: &str) -> Result<String, String> {
     }
 }
 
-/// The address with the usual port of Sentinel's token server, if it has none.
-fn with_port(address: &str) -> String {
+fn network(text: &str) -> Result<IpNet, String> {
+    let network = text.parse().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from));
+    network.map_err(|_| "write a network or an address, as in 10.0.0.0/8".to_owned())
+}
+
+/// The address with this port, if it has none.
+fn with_port(address: &str, port: u16) -> String {
     match address.parse::<std::net::IpAddr>() {
-        Ok(ip) => std::net::SocketAddr::from((ip, 18730)).to_string(),
-        Err(_) if !address.contains(':') => format!("{address}:18730"),
+        Ok(ip) => std::net::SocketAddr::from((ip, port)).to_string(),
+        Err(_) if !address.contains(':') => format!("{address}:{port}"),
         Err(_) => address.to_owned(),
     }
 }
@@ -487,7 +504,17 @@ impl Args {
             },
             envoy_xds: self.envoy_xds.clone(),
             spoe: self.spoe.as_deref().and_then(listener),
-            sentinel: self.sentinel_token.as_deref().and_then(listener).map(|address| with_port(&address)),
+            sentinel: self
+                .sentinel_token
+                .as_deref()
+                .and_then(listener)
+                .map(|address| with_port(&address, 18_730)),
+            sentinel_dashboard: self
+                .sentinel_dashboard
+                .as_deref()
+                .and_then(listener)
+                .map(|address| with_port(&address, 8_858)),
+            sentinel_dashboard_networks: self.sentinel_dashboard_networks.clone(),
             sentinel_rules: self.sentinel_rules.clone(),
             sentinel_max_qps: self.sentinel_max_qps,
             envoy_config: self.envoy_config.clone(),

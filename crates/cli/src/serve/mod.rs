@@ -71,10 +71,9 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>, started: impl FnOn
     }
     let ready = Ready::of(&args, telemetry.is_some());
     let options = args.options();
-    let listeners = [&options.http, &options.resp, &options.grpc, &options.spoe, &options.sentinel]
-        .into_iter()
-        .flatten()
-        .count();
+    let protocols = [&options.http, &options.resp, &options.grpc, &options.spoe];
+    let listeners =
+        protocols.into_iter().chain([&options.sentinel, &options.sentinel_dashboard]).flatten().count();
     if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
     {
         tracing::warn!(

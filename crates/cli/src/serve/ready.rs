@@ -64,6 +64,7 @@ impl Ready {
                 grpc = shown(grpc),
                 spoe = shown(server.address("spoe")),
                 sentinel = shown(server.address("sentinel-token")),
+                heartbeats = shown(server.address("sentinel-dashboard")),
                 admin = shown(admin),
                 rules = self.rules,
                 state = self.state,
@@ -93,6 +94,9 @@ impl Ready {
         }
         if let Some(address) = server.address("sentinel-token") {
             line("tokens", &format!("{address}, for Sentinel"));
+        }
+        if let Some(address) = server.address("sentinel-dashboard") {
+            line("beats", &format!("{address}, for Sentinel"));
         }
         line("admin", &shown(admin, "http", admin_has_tls));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));

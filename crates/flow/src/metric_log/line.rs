@@ -47,6 +47,26 @@ impl MetricLine {
             class: 0,
         }
     }
+
+    /// The seconds of a node that have ended.
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn ended(name: &str, node: &crate::Node, now: tidegate_core::Nanos) -> Vec<Self> {
+        node.turn(now);
+        let is_over = |second: &Slot| second.start.get() / 1_000_000_000 < now.get() / 1_000_000_000;
+        node.seconds(now)
+            .iter()
+            .filter(|second| is_over(second))
+            .map(|second| Self::new(name, second))
+            .collect()
+    }
+
+    /// The line without the date, and a line break: the form of Sentinel's command `metric`.
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn thin(&self) -> String {
+        let text = self.to_string();
+        let (at, rest) = text.split_once('|').unwrap_or_default();
+        format!("{at}|{}\n", rest.split_once('|').unwrap_or_default().1)
+    }
 }
 
 impl fmt::Display for MetricLine {

@@ -69,28 +69,40 @@ impl Rules {
     /// # Errors
     /// All invalid rules, each with the reason.
     pub fn validate(&self) -> Result<(), LoadError> {
+        self.clone().remove_invalid()
+    }
+
+    /// Checks every rule, and removes those that are invalid. What is left can be loaded.
+    ///
+    /// # Errors
+    /// The removed rules, each with the reason.
+    pub fn remove_invalid(&mut self) -> Result<(), LoadError> {
         let mut bad = Vec::new();
-        check(BlockKind::Authority, &self.authority, AuthorityRule::validate, &mut bad);
-        check(BlockKind::System, &self.system, SystemRule::validate, &mut bad);
-        check(BlockKind::HotParam, &self.hot_params, HotParamRule::validate, &mut bad);
-        check(BlockKind::Flow, &self.flow, FlowRule::validate, &mut bad);
-        check(BlockKind::Isolation, &self.isolation, IsolationRule::validate, &mut bad);
-        check(BlockKind::Adaptive, &self.adaptive, AdaptiveRule::validate, &mut bad);
-        check(BlockKind::Breaker, &self.breakers, BreakerRule::validate, &mut bad);
+        check(BlockKind::Authority, &mut self.authority, AuthorityRule::validate, &mut bad);
+        check(BlockKind::System, &mut self.system, SystemRule::validate, &mut bad);
+        check(BlockKind::HotParam, &mut self.hot_params, HotParamRule::validate, &mut bad);
+        check(BlockKind::Flow, &mut self.flow, FlowRule::validate, &mut bad);
+        check(BlockKind::Isolation, &mut self.isolation, IsolationRule::validate, &mut bad);
+        check(BlockKind::Adaptive, &mut self.adaptive, AdaptiveRule::validate, &mut bad);
+        check(BlockKind::Breaker, &mut self.breakers, BreakerRule::validate, &mut bad);
         if bad.is_empty() { Ok(()) } else { Err(LoadError { rules: bad }) }
     }
 }
 
 fn check<R: fmt::Display>(
     kind: BlockKind,
-    rules: &[R],
+    rules: &mut Vec<R>,
     validate: impl Fn(&R) -> Result<(), InvalidRule>,
     bad: &mut Vec<RuleError>,
 ) {
-    bad.extend(rules.iter().enumerate().filter_map(|(index, rule)| {
-        let reason = validate(rule).err()?;
-        Some(RuleError { kind, index, rule: rule.to_string(), reason })
-    }));
+    let mut indices = 0..;
+    rules.retain(|rule| {
+        let index = indices.next().unwrap_or_default();
+        let checked = validate(rule);
+        let rule = || rule.to_string();
+        bad.extend(checked.clone().err().map(|reason| RuleError { kind, index, rule: rule(), reason }));
+        checked.is_ok()
+    });
 }
 
 /// An invalid rule.

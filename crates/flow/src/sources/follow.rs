@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{RuleUpdate, SourceError};
-use crate::{Gate, background::Background};
+use crate::{Gate, background::Background, rules::RuleError};
 
 /// A source of rules that may change, such as a file or a key in a store.
 ///
@@ -30,6 +30,43 @@ pub trait RuleSource: Send + 'static {
     fn pause(&self) -> Duration {
         Duration::from_secs(1)
     }
+
+    /// Whether good rules are loaded although others are bad, also after the start. Default: no, the previous rules stay active.
+    fn loads_good_rules(&self) -> bool {
+        false
+    }
+}
+
+/// A source whose good rules are loaded whenever it changes, although others are bad, instead of all or none.
+///
+/// ```no_run
+/// # use tidegate_flow::{Gate, sources::{FileSource, GoodRules}};
+/// # let gate = Gate::new();
+/// let _following = gate.follow(GoodRules(FileSource::yaml("rules.yaml")), |loaded| eprintln!("rules: {loaded:?}"))?;
+/// # Ok::<(), tidegate_flow::sources::SourceError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct GoodRules<S>(
+    /// The source.
+    pub S,
+);
+
+impl<S: RuleSource> RuleSource for GoodRules<S> {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError> {
+        self.0.changed()
+    }
+
+    fn pause(&self) -> Duration {
+        self.0.pause()
+    }
+
+    fn loads_good_rules(&self) -> bool {
+        true
+    }
 }
 
 /// Follows a source until it is dropped.
@@ -40,7 +77,7 @@ pub struct Follower {
 
 impl Follower {
     /// Returns why the active rules differ from those of the source: the last read failed, or the last rules were
-    /// rejected. `None` if they are the same. After a failure the previous rules stay active.
+    /// rejected in part or as a whole. `None` if they are the same.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -62,34 +99,57 @@ impl Gate {
         self.update(|rules| update.apply(rules))
     }
 
+    /// Loads those of the new rules that are valid, and returns the others.
+    #[must_use]
+    pub fn apply_good(&self, update: RuleUpdate) -> Vec<RuleError> {
+        let mut bad = Vec::new();
+        let loaded = self.update(|rules| {
+            update.apply(rules);
+            bad = rules.remove_invalid().err().map(|error| error.rules).unwrap_or_default();
+        });
+        debug_assert!(loaded.is_ok(), "what is left is valid");
+        bad
+    }
+
     /// Loads the rules of a source, and reloads them on a background thread whenever they change. `report` is called
-    /// with `Ok` after each load, and with the error when the source fails in a new way. After a failure the previous
-    /// rules stay active. A panic in the source counts as a failure, and the source is called again.
+    /// with `Ok` after each load, and with the error when the source fails in a new way.
+    ///
+    /// At the start, good rules are loaded although others are bad, because the program would otherwise run without any;
+    /// `report` and [`Follower::failure`] say what is wrong with the others. Later, rules are loaded as a whole or not at all
+    /// (unless the source is in [`GoodRules`]): after a failure the previous rules stay active. A panic in the source counts
+    /// as a failure, and the source is called again.
     ///
     /// # Errors
-    /// If the first load fails. The source is not followed then.
+    /// If the first load fails, or has no good rule. The source is not followed then.
     pub fn follow(
         &self,
         mut source: impl RuleSource,
         report: impl Fn(Result<(), &SourceError>) + Send + 'static,
     ) -> Result<Follower, SourceError> {
-        if let Asked::Refused(error) | Asked::Failed(error) = ask(self, &mut source) {
-            return Err(error);
-        }
-        let failure: Arc<Mutex<Option<String>>> = Arc::default();
-        let (gate, last) = (self.clone(), failure.clone());
-        // The error of the last rules, if they were rejected: the source will not return them again.
+        let mut asking = Asking { gate: self.clone(), takes_good: true, taken: None };
+        // The error of the last rules, if they were rejected: the source may not return them again.
         let mut refused = None;
+        match asking.ask(&mut source) {
+            Asked::Refused(error) | Asked::Failed(error) => return Err(error),
+            Asked::Partly(error) => {
+                report(Err(&error));
+                refused = Some(error.to_string());
+            }
+            Asked::Nothing | Asked::Loaded => {}
+        }
+        asking.takes_good = source.loads_good_rules();
+        let failure = Arc::new(Mutex::new(refused.clone()));
+        let last = failure.clone();
         let thread = Background::spawn("tidegate-rules", source.pause(), move || {
-            let asked = ask(&gate, &mut source);
+            let asked = asking.ask(&mut source);
             match &asked {
                 Asked::Loaded => refused = None,
-                Asked::Refused(error) => refused = Some(error.to_string()),
+                Asked::Refused(error) | Asked::Partly(error) => refused = Some(error.to_string()),
                 Asked::Nothing | Asked::Failed(_) => {}
             }
             let said = match &asked {
                 Asked::Failed(error) => Some(error.to_string()),
-                Asked::Nothing | Asked::Loaded | Asked::Refused(_) => refused.clone(),
+                Asked::Nothing | Asked::Loaded | Asked::Refused(_) | Asked::Partly(_) => refused.clone(),
             };
             let is_new = {
                 let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,8 +157,10 @@ impl Gate {
             };
             match asked {
                 Asked::Loaded => report(Ok(())),
-                Asked::Refused(error) | Asked::Failed(error) if is_new => report(Err(&error)),
-                Asked::Nothing | Asked::Refused(_) | Asked::Failed(_) => {}
+                Asked::Refused(error) | Asked::Partly(error) | Asked::Failed(error) if is_new => {
+                    report(Err(&error));
+                }
+                _ => {}
             }
         })
         .map_err(SourceError::Read)?;
@@ -111,23 +173,52 @@ enum Asked {
     /// The rules have not changed.
     Nothing,
     Loaded,
+    /// The good rules are loaded, and others are not.
+    Partly(SourceError),
     /// The rules have changed but cannot be loaded.
     Refused(SourceError),
     /// The source could not be read.
     Failed(SourceError),
 }
 
-/// Calls the source, and loads its rules if they have changed.
-fn ask(gate: &Gate, source: &mut impl RuleSource) -> Asked {
-    let changed = catch_unwind(AssertUnwindSafe(|| source.changed()));
-    let name = |error| SourceError::In { source_name: source.name(), error: Box::new(error) };
-    match changed.unwrap_or_else(|panic| Err(SourceError::Other(said_in(&*panic).into()))) {
-        Ok(None) => Asked::Nothing,
-        Ok(Some(update)) => match gate.apply(update) {
-            Ok(()) => Asked::Loaded,
-            Err(error) => Asked::Refused(name(error.into())),
-        },
-        Err(error) => Asked::Failed(name(error)),
+/// Loads what a source returns.
+struct Asking {
+    gate: Gate,
+    /// Whether good rules are loaded although others are bad.
+    takes_good: bool,
+    /// The good rules that were loaded last, which a source that still fails returns again.
+    taken: Option<RuleUpdate>,
+}
+
+impl Asking {
+    /// Calls the source, and loads its rules if they have changed.
+    fn ask(&mut self, source: &mut impl RuleSource) -> Asked {
+        let changed = catch_unwind(AssertUnwindSafe(|| source.changed()));
+        let name = |error| SourceError::In { source_name: source.name(), error: Box::new(error) };
+        let changed = changed.unwrap_or_else(|panic| Err(SourceError::Other(said_in(&*panic).into())));
+        let (update, error) = match changed {
+            Ok(None) => return Asked::Nothing,
+            Ok(Some(update)) => match self.gate.apply(update.clone()) {
+                Ok(()) => {
+                    self.taken = None;
+                    return Asked::Loaded;
+                }
+                Err(error) => (update, error.into()),
+            },
+            Err(SourceError::Partial { good, why })
+                if self.takes_good && self.taken.as_ref() != Some(&*good) =>
+            {
+                ((*good).clone(), SourceError::Partial { good, why })
+            }
+            Err(error) => return Asked::Failed(name(error)),
+        };
+        if !self.takes_good || !update.has_good_rules() {
+            return Asked::Refused(name(error));
+        }
+        // The error names the others.
+        let _ = self.gate.apply_good(update.clone());
+        self.taken = Some(update);
+        Asked::Partly(name(error))
     }
 }
 

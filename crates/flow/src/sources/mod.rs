@@ -1,4 +1,4 @@
-//! Sources of rules outside code: texts, files, a key in Redis, and any implementation of [`RuleSource`].
+//! Sources of rules outside code: texts, files, a key in Redis, Consul, etcd, Nacos or Apollo, and any implementation of [`RuleSource`].
 //!
 //! ```
 //! use tidegate_flow::{Gate, sources::sentinel::{self, Kind}};
@@ -12,6 +12,8 @@
 #[cfg(feature = "watch")]
 mod file;
 mod follow;
+#[cfg(feature = "http-source")]
+mod http;
 #[cfg(feature = "redis-source")]
 mod redis;
 #[cfg(feature = "json")]
@@ -21,7 +23,9 @@ pub mod yaml;
 
 #[cfg(feature = "watch")]
 pub use file::FileSource;
-pub use follow::{Follower, RuleSource};
+pub use follow::{Follower, GoodRules, RuleSource};
+#[cfg(feature = "http-source")]
+pub use http::HttpSource;
 #[cfg(feature = "redis-source")]
 pub use redis::RedisSource;
 
@@ -67,6 +71,26 @@ impl RuleUpdate {
         put(self.adaptive, &mut rules.adaptive);
         put(self.breakers, &mut rules.breakers);
     }
+
+    /// Whether a rule in it is valid.
+    fn has_good_rules(&self) -> bool {
+        let mut rules = Rules::default();
+        self.clone().apply(&mut rules);
+        // The bad ones do not matter.
+        let _ = rules.remove_invalid();
+        rules != Rules::default()
+    }
+}
+
+impl SourceError {
+    /// Adds the rules that can be used, if there are any.
+    #[cfg(any(feature = "json", feature = "yaml"))]
+    fn beside(self, good: RuleUpdate) -> Self {
+        if good.has_good_rules() {
+            return Self::Partial { good: Box::new(good), why: self.to_string() };
+        }
+        self
+    }
 }
 
 /// Replaces the rules of all kinds.
@@ -98,6 +122,15 @@ pub enum SourceError {
     /// Some rules are invalid.
     #[error("{0}")]
     Rules(#[from] LoadError),
+    /// Some rules cannot be used, and others can. What loads rules as a whole treats this as any other error;
+    /// [`Gate::follow`](crate::Gate::follow) loads the good ones at the start.
+    #[error("{why}")]
+    Partial {
+        /// The good rules; at least one.
+        good: Box<RuleUpdate>,
+        /// What is wrong with the others.
+        why: String,
+    },
     /// An error of a custom source.
     #[error("{0}")]
     Other(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -9,7 +9,7 @@ use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse a
 use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota};
 
 use super::{Keeping, LimitSpec, OnExpiry, PolicySpec, Rules, SharingSpec, options, sharing, traffic};
-use tidegate_flow::sources::yaml::{SECTIONS, read as read_gate};
+use tidegate_flow::sources::yaml::{GATE, SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
 
 use crate::decide::{refusal::MAX_KEY_BYTES, throttle::THROTTLE};
@@ -82,7 +82,7 @@ pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
 }
 
 fn read_rules(root: &Node, keeping: Keeping, complaints: &Complaints) -> Rules {
-    let known: Vec<&str> = ["limits", "max_memory"].into_iter().chain(SECTIONS).collect();
+    let known: Vec<&str> = ["limits", "max_memory", GATE].into_iter().chain(SECTIONS).collect();
     let Some(fields) = Fields::open(root, "the file", &known, complaints) else { return Rules::default() };
     let has_gate = SECTIONS.iter().any(|section| fields.get(section).is_some());
     if !has_gate && fields.get("limits").is_none() {

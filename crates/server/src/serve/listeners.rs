@@ -6,12 +6,15 @@ use tidegate_core::Nanos;
 use tokio::{net::TcpListener, runtime::Handle, sync::watch, task::JoinSet};
 
 use crate::{
-    control::pages,
+    control::{
+        flow::{Flow, Programs},
+        pages,
+    },
     decide::service::Service,
     edges::{
         http::{self, App, Plane},
         resp::{self, Reactors, RespConfig, RespStats, Shared},
-        sentinel::{self, TokenServer},
+        sentinel::{self, Dashboard, TokenServer},
         spoe::{self, Agent},
     },
     envoy::decide::DescriptorService,
@@ -22,7 +25,10 @@ use crate::{
         security::ListenerSecurity,
         strangers::Strangers,
     },
-    observe::metrics::{ConnectionStats, Metrics, SentinelStats, SpoeStats},
+    observe::{
+        metrics::{ConnectionStats, Metrics, SentinelStats, SpoeStats},
+        once_a_minute::OnceAMinute,
+    },
     serve::{options::Options, start_error::StartError},
 };
 
@@ -153,6 +159,25 @@ impl Listeners<'_> {
         let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
         let server = TokenServer::new(Arc::clone(self.service), options.sentinel_max_qps, door, stats);
         self.serving.spawn(sentinel::serve(connections, server, self.stopped.clone()));
+        Ok(())
+    }
+
+    /// Takes heartbeats of programs with Sentinel.
+    pub async fn serve_dashboard(&mut self, flow: &Arc<Flow>) -> Result<(), StartError> {
+        const NAME: &str = "sentinel-dashboard";
+        let options = self.options;
+        let Some((listener, address)) = self.listen(NAME, options.sentinel_dashboard.as_deref()).await?
+        else {
+            return Ok(());
+        };
+        let door = self.security.door_by_address(NAME, address)?;
+        let connections = self.accept(NAME, listener, options.max_connections, &Arc::default());
+        let (flow, service) = (Arc::clone(flow), Arc::clone(self.service));
+        let networks = options.sentinel_dashboard_networks.clone();
+        let programs = Programs::new(flow, Arc::clone(&service), networks, self.stopped.clone());
+        let refused = OnceAMinute::default();
+        let dashboard = Dashboard { programs: Arc::new(programs), door, service, refused };
+        self.serving.spawn(sentinel::serve_dashboard(connections, dashboard));
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 
+use ipnet::IpNet;
 use tidegate_redis::Timeout;
 use tidegate_tower::Vendor;
 
@@ -52,6 +53,11 @@ pub struct Options {
     pub sentinel_rules: Option<PathBuf>,
     /// The maximum number of requests for tokens that each namespace may make in a second.
     pub sentinel_max_qps: u32,
+    /// The address for heartbeats of programs with Sentinel; `None` for none. They are shown with the programs that report, and get the
+    /// same rules.
+    pub sentinel_dashboard: Option<String>,
+    /// Networks whose addresses a heartbeat may name, besides the sender's own.
+    pub sentinel_dashboard_networks: Vec<IpNet>,
     /// Control planes that send the configuration of Envoy's rate limit service. Needs the crate's feature `grpc`.
     pub envoy_xds: Vec<XdsSource>,
     /// How requests from Envoy that a limit denies are charged.
@@ -116,7 +122,7 @@ pub struct Options {
     /// the listener's connections, and for no bound on this machine.
     pub max_connections_per_peer: Option<usize>,
     /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`, `spoe`,
-    /// `sentinel-token`, `admin`).
+    /// `sentinel-token`, `sentinel-dashboard`, `admin`).
     pub sockets: Vec<(String, Arc<TcpListener>)>,
     /// How long an HTTP client may read nothing of its response.
     pub http_write_timeout: Duration,
@@ -150,6 +156,8 @@ impl Default for Options {
             envoy_config: None,
             sentinel_rules: None,
             sentinel_max_qps: 30_000,
+            sentinel_dashboard: None,
+            sentinel_dashboard_networks: Vec::new(),
             envoy_xds: Vec::new(),
             envoy_consume: Consume::default(),
             envoy_headers: AnswerFields::None,

@@ -162,6 +162,9 @@ impl Server {
         listeners.serve_grpc(&rates, &mut metrics).await?;
         listeners.serve_spoe(&mut metrics).await?;
         listeners.serve_sentinel(&mut metrics).await?;
+        let flow = Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() };
+        let flow = Arc::new(flow);
+        listeners.serve_dashboard(&flow).await?;
         // All addresses are bound before any is served.
         let http = listeners.listen("http", options.http.as_deref()).await?;
         let admin = listeners.listen("admin", options.admin.as_deref()).await?;
@@ -184,7 +187,7 @@ impl Server {
             rates,
             metrics,
             events: Arc::clone(&events),
-            flow: Arc::new(Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() }),
+            flow,
             doors,
             rules_file: Arc::new(RulesFile::new(sources, options.rules_writable)),
             reload: reload_orders.0.clone(),
@@ -220,7 +223,8 @@ impl Server {
         })
     }
 
-    /// The address of the listener of this option: `http`, `admin`, `resp`, `grpc`, `spoe` or `sentinel-token`.
+    /// The address of the listener of this option: `http`, `admin`, `resp`, `grpc`, `spoe`, `sentinel-token` or
+    /// `sentinel-dashboard`.
     pub fn address(&self, option: &str) -> Option<SocketAddr> {
         self.addresses.iter().find(|(name, _)| *name == option).map(|(_, address)| *address)
     }

@@ -39,6 +39,7 @@ pub struct Running {
     pub resp: SocketAddr,
     pub grpc: SocketAddr,
     pub sentinel: SocketAddr,
+    pub dashboard: SocketAddr,
     pub spoe: SocketAddr,
     pub clock: Arc<ManualClock>,
     reloads: watch::Receiver<u64>,
@@ -87,6 +88,7 @@ impl Running {
                             server.address("resp"),
                             server.address("grpc"),
                             server.address("sentinel-token"),
+                            server.address("sentinel-dashboard"),
                             server.address("spoe"),
                             server.reloads(),
                         );
@@ -101,11 +103,12 @@ impl Running {
             })
         });
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (http, admin, resp, grpc, sentinel, spoe, reloads) =
+        let (http, admin, resp, grpc, sentinel, dashboard, spoe, reloads) =
             tell.blocking_recv().expect("the server's thread panicked")?;
-        let [http, admin, resp, grpc, sentinel, spoe] =
-            [http, admin, resp, grpc, sentinel, spoe].map(|address| address.unwrap_or(nowhere));
-        Ok(Self { http, admin, resp, grpc, sentinel, spoe, clock, reloads, orders, thread: Some(thread) })
+        let [http, admin, resp, grpc, sentinel, dashboard, spoe] =
+            [http, admin, resp, grpc, sentinel, dashboard, spoe].map(|address| address.unwrap_or(nowhere));
+        let thread = Some(thread);
+        Ok(Self { http, admin, resp, grpc, sentinel, dashboard, spoe, clock, reloads, orders, thread })
     }
 
     pub fn advance(&self, span: Duration) {

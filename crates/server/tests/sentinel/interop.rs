@@ -3,14 +3,16 @@
 use std::{
     env,
     fmt::Write as _,
-    io::Write as _,
+    io::{BufRead as _, BufReader, Write as _},
+    net::SocketAddr,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
+use tidegate_redis_servers::{eventually, free_port};
 use tidegate_server::Options;
 
-use super::{Client, Running, options, scratch};
+use super::{Client, Running, dashboard, options, scratch};
 
 /// Sentinel's programs, each by the name of its class.
 fn sentinel(class: &str) -> Command {
@@ -135,4 +137,92 @@ fn two_programs_with_sentinels_client_never_take_more_than_there_is() {
     );
     assert_eq!(passed + blocked + lost, 100_000, "{said}");
     assert!(passed <= 1_000 && passed + lost >= 1_000, "{said}");
+}
+
+/// A program with Sentinel's HTTP transport, which ends when this is dropped.
+struct Program(Child);
+
+impl Program {
+    /// It answers commands on this port.
+    fn start(dashboard: SocketAddr, port: u16) -> Self {
+        let mut child = sentinel("Program").args([dashboard.to_string(), port.to_string()]).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(child)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "needs Sentinel: scripts/test.sh --interop"]
+fn a_program_of_java_is_shown_and_keeps_its_pushed_rules_over_restarts_of_both() {
+    const RULES: &str = "
+flow:
+  - { resource: pay, limit: 5/1s }
+  - { pattern: 'GET:/orders/[0-9]+', in_flight: 7, origin: web }
+  - { resource: warm, limit: 10/1s, behaviour: warm-up, warm_up: 20s }
+  - { resource: even, limit: 20/1s, behaviour: throttle, max_wait: 250ms }
+  - { resource: both, limit: 20/1s, behaviour: warm-up-throttle, warm_up: 10s, max_wait: 100ms, related: warm }
+  - { resource: 'a+b%20 \"ü\"', limit: 3/1s, context: web }
+isolation: [{ resource: db, in_flight: 20 }]
+breakers:
+  - { resource: db, slower_than: 50ms, ratio: 0.8, interval: 20s, open: 5s }
+  - { resource: db, ratio: 0.5, min_calls: 10, open: 7s }
+  - { resource: db, errors: 9, open: 7s }
+hot_params:
+  - { resource: search, arg: 0, limit: 5/2s, burst: 3, exceptions: { vip: 100, 7: 9 } }
+system: [{ qps: 5000, in_flight: 300 }, { qps: 4000, mean_rt: 900ms }]
+authority: [{ resource: admin, allow: [office, home] }, { resource: shop, deny: [robot] }]
+";
+    let directory = scratch("sentinel-jvm-rules");
+    let options = |address: &str| Options {
+        sentinel_dashboard: Some(address.to_owned()),
+        flow_rules: Some(directory.clone()),
+        ..Options::default()
+    };
+    let server = Running::start(options("127.0.0.1:0"));
+    let dashboard = server.dashboard;
+    let (first, second) = (free_port(), free_port());
+    let program = Program::start(dashboard, first);
+    let rate = |server: &Running, of: &str| {
+        let app = dashboard::app(server, "shop");
+        let pay = app["resources"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|known| known["resource"] == "pay")
+            .cloned();
+        pay.and_then(|pay| pay[of].as_f64()).unwrap_or(0.0)
+    };
+    eventually("its metrics are shown", || rate(&server, "pass_per_second") > 10.0);
+    assert_eq!(rate(&server, "block_per_second").to_bits(), 0);
+    dashboard::push(&server, RULES);
+    let version = dashboard::app(&server, "shop")["rules"]["version"].clone();
+    // The name of a program that has all rules, other than this one. If a port is taken, Sentinel takes the next one.
+    let with_rules = |server: &Running, other: &str| {
+        let app = dashboard::app(server, "shop");
+        let mut known =
+            app["instances"].as_array().into_iter().flatten().filter(|known| known["instance"] != *other);
+        let its = known.find(|known| known["version"] == version)?;
+        Some(its["instance"].as_str()?.to_owned())
+    };
+    eventually("it has every rule as pushed", || with_rules(&server, "").is_some());
+    let name = with_rules(&server, "").unwrap();
+    eventually("the rules apply", || rate(&server, "block_per_second") > 10.0);
+
+    server.stop();
+    let server = Running::start(options(&dashboard.to_string()));
+    eventually("the new server shows its metrics", || rate(&server, "block_per_second") > 10.0);
+    eventually("the new server kept the rules", || with_rules(&server, "").is_some());
+    drop(program);
+    let program = Program::start(dashboard, second);
+    eventually("the rules are pushed to the new program", || with_rules(&server, &name).is_some());
+    drop(program);
 }

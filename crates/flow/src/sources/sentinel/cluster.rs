@@ -130,7 +130,10 @@ impl Rule {
 /// [`SourceError::Format`], as [`parse`](super::parse); also if two flow rules, or two hot-parameter rules, have the same `flowId`.
 pub fn parse_cluster(text: &str) -> Result<Vec<ClusterRule>, SourceError> {
     let read = |text: &str, wrapped: &Wrapped<'_>| read_rule(text, wrapped).and_then(Rule::into_rule);
-    let rules = each(text, read)?;
+    let (rules, bad) = each(text, read)?;
+    if let Some(bad) = bad {
+        return Err(SourceError::Format(bad));
+    }
     let mut seen = HashSet::new();
     for ClusterRule { flow_id, resource, exceptions, .. } in &rules {
         if !seen.insert((flow_id, exceptions.is_some())) {

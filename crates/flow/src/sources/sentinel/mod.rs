@@ -22,6 +22,7 @@ mod cluster_config;
 mod flow;
 mod lenient;
 mod params;
+mod write;
 
 use crate::rules::InvalidRule;
 use std::time::Duration;
@@ -33,14 +34,13 @@ use serde::{
 use serde_json::{Value, value::RawValue};
 
 use super::{RuleUpdate, SourceError};
-use crate::rules::{
-    AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Rules, SystemRule, Target,
-};
+use crate::rules::{AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, SystemRule, Target};
 use admission::{Authority, Isolation, System};
 use breaker::Degrade;
 pub use cluster::{ClusterRule, ClusterThreshold, parse_cluster};
 use flow::Flow;
 use params::ParamFlow;
+pub use write::write;
 
 /// The kind of rules in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,32 +62,26 @@ pub enum Kind {
 /// Parses and validates an array of rules of one kind.
 ///
 /// # Errors
-/// [`SourceError::Format`] with the line and column of invalid JSON. If rules cannot be read, the error lists all of
-/// them, each with its index in the array (from 0), its resource, its id, its line and the field. [`SourceError::Rules`] if
-/// rules are invalid.
+/// [`SourceError::Format`] with the line and column of invalid JSON. If rules cannot be read or are invalid, the error lists all of
+/// them, each with its index in the array (from 0), its resource, its id, its line and the field. If others are good, it is a
+/// [`SourceError::Partial`].
 pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     let mut update = RuleUpdate::default();
-    match kind {
-        Kind::Flow => update.flow = Some(array(text, Flow::into_rule)?),
-        Kind::Degrade => {
-            update.breakers = Some(array(text, |rule: Degrade| rule.into_rule().map(Some))?);
-        }
-        Kind::ParamFlow => update.hot_params = Some(array(text, ParamFlow::into_rule)?),
+    let bad = match kind {
+        Kind::Flow => array(text, &mut update.flow, Flow::into_rule),
+        Kind::Degrade => array(text, &mut update.breakers, |rule: Degrade| rule.into_rule().map(Some)),
+        Kind::ParamFlow => array(text, &mut update.hot_params, ParamFlow::into_rule),
         Kind::System => {
             let limited = |rule: SystemRule| Some(rule).filter(|rule| *rule != unlimited(rule));
-            update.system = Some(array(text, |rule: System| rule.into_rule().map(limited))?);
+            array(text, &mut update.system, |rule: System| rule.into_rule().map(limited))
         }
-        Kind::Authority => {
-            update.authority = Some(array(text, |rule: Authority| rule.into_rule().map(Some))?);
-        }
-        Kind::Isolation => {
-            update.isolation = Some(array(text, |rule: Isolation| rule.into_rule().map(Some))?);
-        }
+        Kind::Authority => array(text, &mut update.authority, |rule: Authority| rule.into_rule().map(Some)),
+        Kind::Isolation => array(text, &mut update.isolation, |rule: Isolation| rule.into_rule().map(Some)),
+    };
+    match bad? {
+        None => Ok(update),
+        Some(bad) => Err(SourceError::Format(bad).beside(update)),
     }
-    let mut rules = Rules::default();
-    update.clone().apply(&mut rules);
-    rules.validate()?;
-    Ok(update)
 }
 
 /// The kind of rules in an array, by the fields that only rules of this kind have. `None` for a text without such a rule.
@@ -105,36 +99,38 @@ pub fn kind_of(text: &str) -> Option<Kind> {
         let rule: Option<serde_json::Map<String, Value>> = serde_json::from_str(wrapped.rule.get()).ok();
         Ok(rule.map(|rule| rule.into_iter().map(|(field, _)| field).collect::<Vec<_>>()))
     });
-    let fields = fields.ok()?.concat();
+    let fields = fields.ok()?.0.concat();
     let has = |known: &[&str]| fields.iter().any(|field| known.contains(&&**field));
     FIELDS.iter().find(|(_, known)| has(known)).map(|(kind, _)| *kind)
 }
 
-/// Reads the rules of an array. `into_rule` returns `None` for a rule that is left out.
+/// Reads the good rules of an array, and returns what is wrong with the others. `into_rule` returns `None` for a rule that is left
+/// out.
 fn array<J: DeserializeOwned, R: Identified>(
     text: &str,
+    rules: &mut Option<Vec<R>>,
     into_rule: impl Fn(J) -> Result<Option<R>, InvalidRule>,
-) -> Result<Vec<R>, SourceError> {
-    each(text, |text, wrapped| {
-        let rule = read_rule(text, wrapped).and_then(&into_rule)?;
-        Ok(rule.map(|mut rule: R| {
-            let id = rule.id_mut();
-            *id = id.take().or_else(|| wrapped.id.clone());
-            rule
-        }))
-    })
+) -> Result<Option<String>, SourceError> {
+    let (good, bad) = each(text, |text, wrapped| {
+        let Some(mut rule) = read_rule(text, wrapped).and_then(&into_rule)? else { return Ok(None) };
+        let id = rule.id_mut();
+        *id = id.take().or_else(|| wrapped.id.clone());
+        rule.check().map(|()| Some(rule))
+    })?;
+    *rules = Some(good);
+    Ok(bad)
 }
 
-/// Reads the elements of an array.
+/// Reads the elements of an array. Also returns what is wrong with those that cannot be read.
 fn each<R>(
     text: &str,
     read: impl Fn(&str, &Wrapped<'_>) -> Result<Option<R>, InvalidRule>,
-) -> Result<Vec<R>, SourceError> {
+) -> Result<(Vec<R>, Option<String>), SourceError> {
     let mut text = text.strip_prefix('\u{feff}').unwrap_or(text).to_owned();
     let format = |error: String| SourceError::Format(error);
     json_strip_comments::strip(&mut text).map_err(|error| format(error.to_string()))?;
     if text.trim().is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
     let rules: Option<Vec<&RawValue>> =
         serde_json::from_str(&text).map_err(|error| format(error.to_string()))?;
@@ -152,7 +148,7 @@ fn each<R>(
             }
         }
     }
-    if bad.is_empty() { Ok(good) } else { Err(format(bad.join("; "))) }
+    Ok((good, (!bad.is_empty()).then(|| bad.join("; "))))
 }
 
 /// The line on which a part of a text begins.
@@ -164,6 +160,8 @@ fn line_of(text: &str, part: &str) -> usize {
 /// A rule that may have an id.
 trait Identified {
     fn id_mut(&mut self) -> &mut Option<String>;
+
+    fn check(&self) -> Result<(), InvalidRule>;
 }
 
 macro_rules! identified {
@@ -171,6 +169,10 @@ macro_rules! identified {
         impl Identified for $rule {
             fn id_mut(&mut self) -> &mut Option<String> {
                 &mut self.id
+            }
+
+            fn check(&self) -> Result<(), InvalidRule> {
+                self.validate()
             }
         }
     )* };

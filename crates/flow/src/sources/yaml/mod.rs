@@ -35,6 +35,8 @@
 //! `cpu`, `load` and memory thresholds take effect once the gate has samples of the machine, for example from
 //! [`Gate::watch_machine`](crate::Gate::watch_machine).
 //!
+//! `gate: sentinel` chooses the slots of [`Gate::sentinel`](crate::Gate::sentinel): see [`builder`].
+//!
 //! The same file may have a section `limits`, which is for `tidegate serve` and is ignored here. Any other unknown
 //! field is rejected, so that a misspelt limit does not go unnoticed. All mistakes are reported at once, each with its
 //! line.
@@ -45,11 +47,13 @@ mod flow;
 mod hot_param;
 mod in_flight;
 mod item;
+mod write;
 
-use tidegate_config::{Fields, Problem};
+use tidegate_config::{Complaints, Fields, Kind, Node, Problem};
 
 use super::SourceError;
-use crate::rules::Rules;
+use crate::{Gate, GateBuilder, rules::Rules};
+pub use write::write;
 
 /// The sections of a document.
 pub const SECTIONS: [&str; 7] =
@@ -58,24 +62,61 @@ pub const SECTIONS: [&str; 7] =
 /// The section for `tidegate serve`.
 const LIMITS: &str = "limits";
 
+/// The key that chooses the settings of the gate.
+pub const GATE: &str = "gate";
+
 /// Parses and validates rules.
 ///
 /// # Errors
-/// [`SourceError::Format`] with all mistakes, each with its line, the reason and how to fix it.
+/// [`SourceError::Format`] with all mistakes, each with its line, the reason and how to fix it; [`SourceError::Partial`] if there
+/// are good rules, too.
 pub fn parse(text: &str) -> Result<Rules, SourceError> {
-    let known: Vec<&str> = SECTIONS.into_iter().chain([LIMITS]).collect();
+    let known: Vec<&str> = SECTIONS.into_iter().chain([LIMITS, GATE]).collect();
+    let mut good = Rules::default();
     let rules = tidegate_config::read(tidegate_config::parse(text), |root, complaints| {
-        root.and_then(|root| Fields::open(root, "the file", &known, complaints)).map(|fields| read(&fields))
+        let fields = root.and_then(|root| Fields::open(root, "the file", &known, complaints));
+        good = fields.map(|fields| read(&fields)).unwrap_or_default();
     });
-    rules.map(Option::unwrap_or_default).map_err(|problems| {
-        let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
-        SourceError::Format(problems.join(" | "))
-    })
+    rules.map_err(|problems| format(&problems).beside(good.clone().into()))?;
+    Ok(good)
+}
+
+/// Returns the builder that the document's key `gate` asks for: `gate: sentinel` is [`Gate::sentinel`]. Without the key it is
+/// [`Gate::builder`]. A gate keeps its slots while it lives, so a change of the key takes effect at the next start.
+///
+/// # Errors
+/// [`SourceError::Format`] if the text is no document, or the key has another value.
+pub fn builder(text: &str) -> Result<GateBuilder, SourceError> {
+    let preset = tidegate_config::read(tidegate_config::parse(text), |root, complaints| {
+        let Some(Kind::Mapping(entries)) = root.map(|root| &root.kind) else { return false };
+        let mut entries = entries.iter().filter(|(key, _)| key.text() == Some(GATE));
+        entries.next().is_some_and(|(_, value)| preset(value, complaints))
+    });
+    let is_sentinels = preset.map_err(|problems| format(&problems))?;
+    Ok(if is_sentinels { Gate::sentinel() } else { Gate::builder() })
+}
+
+/// Whether the value of `gate` is the preset of Sentinel. Any other value is a mistake.
+fn preset(value: &Node, complaints: &Complaints) -> bool {
+    let is_known = value.text() == Some("sentinel");
+    if !is_known {
+        let what = format!("`gate` is {}", value.describe());
+        complaints.at(value.line, what, "write gate: sentinel, or leave it out");
+    }
+    is_known
+}
+
+fn format(problems: &[Problem]) -> SourceError {
+    let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    SourceError::Format(problems.join(" | "))
 }
 
 /// Reads the [`SECTIONS`] of a document that the caller has opened, and validates their rules.
 #[must_use]
 pub fn read(fields: &Fields<'_>) -> Rules {
+    if let Some(value) = fields.get(GATE) {
+        preset(value, fields.complaints());
+    }
     Rules {
         flow: flow::FLOW.rules(fields),
         isolation: in_flight::ISOLATION.rules(fields),

@@ -11,6 +11,7 @@
 
 mod pushed;
 mod report;
+mod sentinel;
 mod summary;
 
 use std::{
@@ -24,6 +25,7 @@ use tidegate_core::Nanos;
 pub use pushed::PushError;
 pub(crate) use pushed::Pushed;
 pub(crate) use report::{Report, Rules};
+pub(crate) use sentinel::{Heartbeat, HeartbeatError, Programs};
 pub(crate) use summary::{AppSummary, InstanceSummary, ResourceSummary};
 
 use report::Instance;

@@ -1,4 +1,4 @@
-//! The token server for programs with Alibaba Sentinel: its cluster clients' protocol.
+//! Programs with Alibaba Sentinel: the token server for its cluster clients, and the heartbeats for its dashboard (`dashboard`).
 //!
 //! ```text
 //! serve ─ connections ─► connection ─ frames ─► tokens ─► limits
@@ -9,6 +9,7 @@
 //! those of any other limit.
 
 mod connection;
+mod dashboard;
 mod frames;
 mod namespaces;
 mod serve;
@@ -16,6 +17,7 @@ mod tokens;
 
 use std::sync::Arc;
 
+pub(crate) use dashboard::{Dashboard, serve as serve_dashboard};
 use namespaces::Namespaces;
 pub(crate) use serve::serve;
 use tokens::Tokens;

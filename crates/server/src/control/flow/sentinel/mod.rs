@@ -1,0 +1,202 @@
+//! Programs with Alibaba Sentinel, which send heartbeats instead of reports: the server asks each of them for its metrics, and pushes
+//! the kept rules of its application.
+//!
+//! ```text
+//! program ─ heartbeat ─► Programs ─► one task for each: metrics each second ─► Reports
+//!    ▲                                     │
+//!    └──── getRules, setRules ─────────────┴─◄ Pushed
+//! ```
+//!
+//! A heartbeat names the address that is then called. Only the client's own address counts, or one of the networks that the operator
+//! lists. Nothing redirects a call, and each has a deadline and a bound on its answer.
+
+mod call;
+mod metrics;
+mod rules;
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use tidegate_core::Nanos;
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{Flow, Report, is_name};
+use crate::decide::service::Service;
+use metrics::Metrics;
+use rules::RuleSync;
+
+/// Programs that are asked.
+const MAX_PROGRAMS: usize = 1_000;
+/// Calls at the same time: each may have an answer of [`call::MAX_ANSWER`] in memory.
+const MAX_CALLS: usize = 256;
+/// How often a program is asked for its metrics.
+const EVERY: Duration = Duration::from_secs(1);
+/// How many of these times pass from one comparison of the rules to the next.
+const RULES_EVERY: u32 = 3;
+/// A program without a heartbeat for this long is not asked any more. Sentinel sends one every ten seconds.
+const GONE: Duration = Duration::from_secs(35);
+
+/// A heartbeat.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Heartbeat {
+    pub app: String,
+    pub ip: IpAddr,
+    pub port: u16,
+    /// The program's clock, in milliseconds since 1970.
+    pub at_ms: Option<u64>,
+}
+
+/// Why a heartbeat is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HeartbeatError {
+    #[error("`{0}` is missing or cannot be used")]
+    Field(&'static str),
+    #[error(
+        "the heartbeat of {from} names the address {named}; set csp.sentinel.heartbeat.client.ip to {from}, or list the network in \
+         --sentinel-dashboard-networks"
+    )]
+    Foreign { from: IpAddr, named: IpAddr },
+    #[error("{MAX_PROGRAMS} programs send heartbeats already")]
+    TooMany,
+}
+
+impl Heartbeat {
+    /// Reads the fields of a heartbeat.
+    pub fn read(fields: impl Iterator<Item = (String, String)>) -> Result<Self, HeartbeatError> {
+        let fields: HashMap<String, String> = fields.collect();
+        let field = |name: &'static str| fields.get(name).ok_or(HeartbeatError::Field(name));
+        let wrong = |name: &'static str| move |_| HeartbeatError::Field(name);
+        let app = field("app")?.clone();
+        if !is_name(&app) {
+            return Err(HeartbeatError::Field("app"));
+        }
+        let ip = field("ip")?.parse::<IpAddr>().map_err(|_| HeartbeatError::Field("ip"))?.to_canonical();
+        let port: u16 = field("port")?.parse().map_err(wrong("port"))?;
+        if port == 0 {
+            return Err(HeartbeatError::Field("port"));
+        }
+        // In Sentinel `version` is the time, and `v` the version.
+        let at_ms = fields.get("version").and_then(|ms| ms.parse().ok());
+        Ok(Self { app, ip, port, at_ms })
+    }
+}
+
+/// The programs whose heartbeats came lately.
+pub(crate) struct Programs {
+    flow: Arc<Flow>,
+    service: Arc<Service>,
+    networks: Vec<IpNet>,
+    known: Mutex<HashMap<(String, SocketAddr), Nanos>>,
+    calls: Semaphore,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Programs {
+    pub fn new(
+        flow: Arc<Flow>,
+        service: Arc<Service>,
+        networks: Vec<IpNet>,
+        stopped: watch::Receiver<bool>,
+    ) -> Self {
+        let calls = Semaphore::new(MAX_CALLS);
+        Self { flow, service, networks, known: Mutex::default(), calls, stopped }
+    }
+
+    /// Takes the heartbeat of a client. The program is asked from then on, until its heartbeats end.
+    pub fn heard(self: &Arc<Self>, heartbeat: Heartbeat, from: IpAddr) -> Result<(), HeartbeatError> {
+        let Heartbeat { app, ip: named, port, at_ms } = heartbeat;
+        let from = from.to_canonical();
+        if named != from && !self.networks.iter().any(|network| network.contains(&named)) {
+            return Err(HeartbeatError::Foreign { from, named });
+        }
+        let (name, now) = ((app, SocketAddr::new(named, port)), self.service.now());
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(heard) = known.get_mut(&name) {
+            *heard = now;
+            return Ok(());
+        }
+        if known.len() >= MAX_PROGRAMS {
+            return Err(HeartbeatError::TooMany);
+        }
+        known.insert(name.clone(), now);
+        let ahead = at_ms.map_or(0, |ms| i128::from(ms) - i128::from(now.get() / 1_000_000));
+        tokio::spawn(Arc::clone(self).follow(name, ahead));
+        Ok(())
+    }
+
+    /// Asks one program until its heartbeats end or the server stops. Its clock is `ahead` milliseconds of the server's.
+    async fn follow(self: Arc<Self>, name: (String, SocketAddr), ahead: i128) {
+        let (mut metrics, mut rules) = (Metrics::new(ahead), RuleSync::default());
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stopped = self.stopped.clone();
+        let asking = async {
+            for tick in 0_u32.. {
+                ticks.tick().await;
+                if self.is_gone(&name) {
+                    return;
+                }
+                self.ask(&name, &mut metrics, &mut rules, tick.is_multiple_of(RULES_EVERY)).await;
+            }
+        };
+        tokio::select! {
+            () = asking => {}
+            // The sender's drop is the same.
+            _ = stopped.changed() => {}
+        }
+    }
+
+    /// Forgets a program whose heartbeats ended.
+    fn is_gone(&self, name: &(String, SocketAddr)) -> bool {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.service.now();
+        let is_there = known.get(name).is_some_and(|heard| now.saturating_since(*heard) < GONE.into());
+        if !is_there {
+            known.remove(name);
+        }
+        !is_there
+    }
+
+    /// Asks a program for its metrics, which become a report, and sometimes compares its rules.
+    async fn ask(
+        &self,
+        name: &(String, SocketAddr),
+        metrics: &mut Metrics,
+        rules: &mut RuleSync,
+        compares: bool,
+    ) {
+        let (app, address) = name;
+        // The semaphore is never closed.
+        let Ok(_call) = self.calls.acquire().await else { return };
+        let now_ms = self.service.now().get() / 1_000_000;
+        if let Err(error) = metrics.pull(*address, now_ms).await {
+            tracing::debug!(app, %address, %error, "no metrics");
+            return;
+        }
+        if compares {
+            let kept = self.flow.pushed.get(app);
+            rules.compare(*address, kept).await;
+        }
+        let (now, resources) = metrics.told();
+        let report = Report {
+            app: app.clone(),
+            instance: address.to_string(),
+            now,
+            version: rules.version.clone(),
+            rejected: rules.rejected.clone(),
+            left_out: 0,
+            resources,
+        };
+        if let Err(error) = self.flow.reports.take(report, self.service.now()) {
+            tracing::debug!(app, %address, %error, "metrics find no room");
+        }
+    }
+}

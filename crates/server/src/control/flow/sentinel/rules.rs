@@ -1,0 +1,173 @@
+//! The rules of one program: those that it has, compared with the kept ones of its application.
+
+use std::{fmt::Debug, net::SocketAddr};
+
+use tidegate_flow::{
+    rules::{FlowRule, Measure, Rules as GateRules, SystemRule},
+    sources::{
+        SourceError,
+        sentinel::{self, Kind},
+        yaml,
+    },
+};
+use url::form_urlencoded::Serializer;
+
+use super::{
+    super::Rules,
+    call::{CallError, call},
+};
+
+/// The kinds of rules, by their names in commands.
+const KINDS: [(&str, Kind); 5] = [
+    ("flow", Kind::Flow),
+    ("degrade", Kind::Degrade),
+    ("system", Kind::System),
+    ("authority", Kind::Authority),
+    ("paramFlow", Kind::ParamFlow),
+];
+
+/// Which of the kept rules a program has. A heartbeat does not say whether a program was started again, so its rules are compared.
+#[derive(Debug, Default)]
+pub(super) struct RuleSync {
+    /// The version of the kept rules, if the program has them.
+    pub version: Option<String>,
+    /// Why it has others.
+    pub rejected: Option<String>,
+    wanted: Option<Wanted>,
+    /// What the program made of each kind of rules that were pushed, if that is something else.
+    refused: [Option<String>; KINDS.len()],
+}
+
+/// The kept rules in Sentinel's terms.
+#[derive(Debug)]
+struct Wanted {
+    version: String,
+    /// The JSON of each kind, and its content.
+    kinds: [(String, String); KINDS.len()],
+    /// Rules that Sentinel does not have.
+    left_out: Vec<String>,
+}
+
+impl Wanted {
+    fn of(kept: &Rules) -> Self {
+        // They were checked when they were pushed.
+        let mut rules = yaml::parse(&kept.text).unwrap_or_default();
+        // In Sentinel an isolation rule is a flow rule.
+        let isolation = std::mem::take(&mut rules.isolation).into_iter().map(|rule| FlowRule {
+            id: rule.id,
+            measure: Measure::InFlight,
+            ..FlowRule::new(rule.resource, rule.threshold)
+        });
+        rules.flow.extend(isolation);
+        let mut left_out: Vec<String> =
+            rules.adaptive.iter().map(|rule| format!("{rule}: Sentinel has no adaptive rules")).collect();
+        let kinds = KINDS.map(|(_, kind)| {
+            let (text, without) = sentinel::write(kind, &rules);
+            left_out.extend(without);
+            let content = content(kind, &text);
+            // The program may decode the text once more: neither of these means itself then.
+            (text.replace('%', "\\u0025").replace('+', "\\u002b"), content)
+        });
+        Self { version: kept.version.clone(), kinds, left_out }
+    }
+}
+
+/// The rules of a text without their order, so that the same rules have the same content.
+fn content(kind: Kind, text: &str) -> String {
+    let update = match sentinel::parse(kind, text) {
+        Ok(update) => update,
+        Err(SourceError::Partial { good, why }) => {
+            let mut rules = GateRules::default();
+            good.apply(&mut rules);
+            return format!("{rules:?} and {why}");
+        }
+        Err(error) => return error.to_string(),
+    };
+    let mut rules = GateRules::default();
+    update.apply(&mut rules);
+    let sorted = |rules: &mut dyn Iterator<Item = &dyn Debug>| {
+        let mut all: Vec<String> = rules.map(|rule| format!("{rule:?}")).collect();
+        all.sort_unstable();
+        all.join("\n")
+    };
+    let flow = rules.flow.iter().map(|rule| rule as &dyn Debug);
+    let breakers = rules.breakers.iter().map(|rule| rule as &dyn Debug);
+    let others = rules.hot_params.iter().map(|rule| rule as &dyn Debug);
+    let authority = rules.authority.iter().map(|rule| rule as &dyn Debug);
+    // Sentinel lists the lowest limits of all system rules, each as a rule.
+    let system = rules.system.iter().fold(SystemRule::default(), |all, rule| SystemRule {
+        id: None,
+        load: lowest(all.load, rule.load),
+        cpu: lowest(all.cpu, rule.cpu),
+        mean_rt: lowest(all.mean_rt, rule.mean_rt),
+        in_flight: lowest(all.in_flight, rule.in_flight),
+        qps: lowest(all.qps, rule.qps),
+    });
+    let system = [&system as &dyn Debug];
+    sorted(&mut flow.chain(breakers).chain(others).chain(authority).chain(system))
+}
+
+fn lowest<T: PartialOrd>(one: Option<T>, other: Option<T>) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(if other < one { other } else { one }),
+        (one, other) => one.or(other),
+    }
+}
+
+impl RuleSync {
+    /// Compares the program's rules with the kept ones, and pushes those that differ. Rules that the program has made something else of
+    /// are pushed again only when it has others, as after a start.
+    pub async fn compare(&mut self, address: SocketAddr, kept: Option<Rules>) {
+        let Some(kept) = kept else {
+            *self = Self::default();
+            return;
+        };
+        if self.wanted.as_ref().is_none_or(|wanted| wanted.version != kept.version) {
+            *self = Self { wanted: Some(Wanted::of(&kept)), ..Self::default() };
+        }
+        let Some(wanted) = &self.wanted else { return };
+        let mut reasons = wanted.left_out.clone();
+        for (((name, kind), (text, content)), refused) in
+            KINDS.into_iter().zip(&wanted.kinds).zip(&mut self.refused)
+        {
+            if let Err(error) = bring(address, (name, kind), (text, content), refused).await {
+                reasons.push(format!("{name}: {error}"));
+            } else if refused.is_some() {
+                reasons.push(format!("the program has other {name} rules than those pushed"));
+            }
+        }
+        let has_all = reasons.is_empty();
+        self.version = has_all.then(|| wanted.version.clone());
+        self.rejected = (!has_all).then(|| reasons.join("; "));
+    }
+}
+
+/// Gives a program the wanted rules of one kind, if it has others.
+async fn bring(
+    address: SocketAddr,
+    (name, kind): (&'static str, Kind),
+    (text, wanted): (&str, &str),
+    refused: &mut Option<String>,
+) -> Result<(), CallError> {
+    let is_param = kind == Kind::ParamFlow;
+    let [get, set] =
+        if is_param { ["getParamFlowRules", "setParamFlowRules"] } else { ["getRules", "setRules"] };
+    let form = |data: Option<&str>| {
+        let mut form = Serializer::new(String::new());
+        form.extend_pairs((!is_param).then_some(("type", name)));
+        form.extend_pairs(data.map(|data| ("data", data)));
+        form.finish()
+    };
+    let has = content(kind, &call(address, get, form(None), false).await?);
+    if has == wanted || refused.as_ref() == Some(&has) {
+        if has == wanted {
+            *refused = None;
+        }
+        return Ok(());
+    }
+    call(address, set, form(Some(text)), true).await?;
+    tracing::info!(%address, kind = name, "rules pushed to a program with Sentinel");
+    let has = content(kind, &call(address, get, form(None), false).await?);
+    *refused = (has != wanted).then_some(has);
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Heartbeats, as Sentinel's programs send them to their dashboard.
+
+use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{
+    Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{
+    control::flow::{Heartbeat, HeartbeatError, Programs},
+    decide::service::Service,
+    listen::{
+        access::{Door, Role, Shown},
+        connections::{Accepted, Acceptor},
+    },
+    observe::once_a_minute::OnceAMinute,
+};
+
+/// How long a connection may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+const BUFFER: usize = 16 * 1024;
+/// The longest heartbeat.
+const MAX_BODY: usize = 4 * 1024;
+
+/// Takes heartbeats.
+pub(crate) struct Dashboard {
+    pub programs: Arc<Programs>,
+    /// Determines the rights of programs, by their addresses.
+    pub door: Door,
+    pub service: Arc<Service>,
+    /// For the log line about a refused heartbeat.
+    pub refused: OnceAMinute,
+}
+
+/// Serves until the acceptor stops, and then until each heartbeat under way is answered.
+pub(crate) async fn serve(connections: Acceptor, dashboard: Dashboard) {
+    let mut serving = JoinSet::new();
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(BUFFER);
+    let dashboard = Arc::new(dashboard);
+    let serve = |Accepted { io, calls, peer, open }| {
+        let (http, dashboard) = (http.clone(), Arc::clone(&dashboard));
+        async move {
+            let its = Arc::clone(&calls);
+            let answer = service_fn(move |request| {
+                let (dashboard, call) = (Arc::clone(&dashboard), its.begin());
+                async move {
+                    let answer = dashboard.answer(request, peer.ip()).await;
+                    drop(call);
+                    Ok::<_, Infallible>(answer)
+                }
+            });
+            tokio::select! {
+                served = timeout(PATIENCE, http.serve_connection(TokioIo::new(io), answer)) => {
+                    if let Ok(Err(error)) = served {
+                        tracing::debug!(%peer, %error, "connection ended");
+                    }
+                }
+                () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
+            }
+            drop(open);
+        }
+    };
+    connections.each(&mut serving, serve).await;
+    while serving.join_next().await.is_some() {}
+}
+
+impl Dashboard {
+    async fn answer(&self, request: Request<Incoming>, from: IpAddr) -> Response<Full<Bytes>> {
+        let (status, text) = match self.take(request, from).await {
+            Ok(()) => (StatusCode::OK, "success".to_owned()),
+            Err((status, why)) => {
+                if self.refused.is_due(self.service.now()) {
+                    tracing::warn!(%from, %why, "a heartbeat was refused; at most one line a minute");
+                }
+                (status, why)
+            }
+        };
+        let mut answer = Response::new(Full::new(Bytes::from(text)));
+        *answer.status_mut() = status;
+        answer
+    }
+
+    async fn take(&self, request: Request<Incoming>, from: IpAddr) -> Result<(), (StatusCode, String)> {
+        let rights = self.door.rights(Shown::Address(from)).ok().filter(|rights| rights.may(Role::Report));
+        let Some(rights) = rights else {
+            let why = format!("no client with the role report has the address {from}");
+            return Err((StatusCode::FORBIDDEN, why));
+        };
+        if request.uri().path() != "/registry/machine"
+            || ![Method::GET, Method::POST].contains(request.method())
+        {
+            return Err((StatusCode::NOT_FOUND, "there is only /registry/machine".to_owned()));
+        }
+        let (head, body) = request.into_parts();
+        let body = Limited::new(body, MAX_BODY).collect().await;
+        let body = body.map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?.to_bytes();
+        let fields = |text: &[u8]| url::form_urlencoded::parse(text).into_owned().collect::<Vec<_>>();
+        let (query, body) = (fields(head.uri.query().unwrap_or_default().as_bytes()), fields(&body));
+        let refused = |error: HeartbeatError| {
+            let status = match error {
+                HeartbeatError::Field(_) => StatusCode::BAD_REQUEST,
+                HeartbeatError::Foreign { .. } => StatusCode::FORBIDDEN,
+                HeartbeatError::TooMany => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            (status, error.to_string())
+        };
+        let heartbeat = Heartbeat::read(query.into_iter().chain(body)).map_err(refused)?;
+        if !rights.concern(heartbeat.app.as_bytes()) {
+            let why = format!("{} may not use the application `{}`", rights.name, heartbeat.app);
+            return Err((StatusCode::FORBIDDEN, why));
+        }
+        self.programs.heard(heartbeat, from).map_err(refused)
+    }
+}
