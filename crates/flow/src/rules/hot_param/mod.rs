@@ -182,6 +182,10 @@ impl HotParam {
     }
 
     fn renew(&self, share: &mut Share, threshold: u64, now: Nanos, n: u32) -> Result<(), Option<Duration>> {
+        if n == 0 {
+            // A look: it takes nothing, so there is nothing to check.
+            return Ok(());
+        }
         let units = u64::from(n);
         let duration = Nanos::from(self.rule.duration);
         let most = threshold + u64::from(self.rule.burst);
