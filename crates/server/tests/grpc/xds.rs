@@ -279,8 +279,19 @@ fn the_last_rules_stay_in_force_while_the_control_plane_is_away() {
     drop((stream, control_plane));
     assert_eq!([told(&mut client, "shop"), told(&mut client, "shop")], ["OK: OK/1", "OK: OK/0"]);
     let labels = format!("{{url=\"http://{address}\"}}");
-    let is_up = || server.metric(&format!("tidegate_xds_up{labels}"));
-    eventually("the stream is seen to be lost", || is_up() == 0);
+    let metric = |name: &str| server.metric(&format!("tidegate_xds_{name}{labels}"));
+    eventually("the stream is seen to be lost", || metric("up") == 0);
+    let since = metric("lost_timestamp_seconds");
+    assert!(since >= metric("last_answer_timestamp_seconds"));
+    let mut of_ben = || shown(&client.try_ask(request("shop", vec![one("user", "ben")])).unwrap());
+    assert_eq!([of_ben(), of_ben()], ["OK: OK/1", "OK: OK/0"]);
+    // With TIDEGATE_LONG=1 a minute, in which the server tries again and again.
+    let (clock, long) = (SystemClock::new(), std::env::var_os("TIDEGATE_LONG").is_some());
+    let (begin, away) = (clock.now(), if long { Nanos::from_secs(60) } else { Nanos::from_millis(200) });
+    while clock.now().saturating_since(begin) < away {
+        assert_eq!(of_ben(), "OVER: OVER/0");
+        assert_eq!([metric("up"), metric("lost_timestamp_seconds")], [0, since]);
+    }
     // It comes back, counts its versions from the beginning, and sends other rules under a number that was used before.
     let control_plane = ControlPlane::start(address);
     let mut stream = control_plane.stream();
@@ -288,6 +299,7 @@ fn the_last_rules_stay_in_force_while_the_control_plane_is_away() {
     assert_eq!((first.version_info.as_str(), first.response_nonce.as_str()), ("", ""));
     stream.accepted("3", vec![domain("shop", 3)]);
     assert_eq!([told(&mut client, "shop"), told(&mut client, "shop")], ["OK: OK/0", "OVER: OVER/0"]);
+    assert_eq!([metric("up"), metric("lost_timestamp_seconds")], [1, 0]);
 }
 
 #[test]
