@@ -1,6 +1,6 @@
 //! A control plane that sends the configuration, as Envoy Gateway does, byte by byte.
 
-use std::{net::SocketAddr, sync::Mutex};
+use std::{net::SocketAddr, sync::Mutex, time::Duration};
 
 use envoy_types::pb::{
     envoy::service::discovery::v3::{
@@ -145,7 +145,11 @@ impl ControlPlane {
 
     /// The next stream that the server opens.
     fn stream(&self) -> Stream {
-        waited(self.streams.lock().unwrap().recv())
+        self.stream_within(PATIENCE)
+    }
+
+    fn stream_within(&self, time: Duration) -> Stream {
+        waited_for(time, self.streams.lock().unwrap().recv())
     }
 }
 
@@ -157,9 +161,13 @@ impl Drop for ControlPlane {
 }
 
 fn waited<T>(future: impl Future<Output = Option<T>>) -> T {
+    waited_for(PATIENCE, future)
+}
+
+fn waited_for<T>(time: Duration, future: impl Future<Output = Option<T>>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime
-        .block_on(async { tokio::time::timeout(PATIENCE, future).await })
+        .block_on(async { tokio::time::timeout(time, future).await })
         .expect("in time")
         .expect("not at its end")
 }
@@ -294,7 +302,8 @@ fn the_last_rules_stay_in_force_while_the_control_plane_is_away() {
     }
     // It comes back, counts its versions from the beginning, and sends other rules under a number that was used before.
     let control_plane = ControlPlane::start(address);
-    let mut stream = control_plane.stream();
+    // After a minute the server's pauses are as long as a minute and a half.
+    let mut stream = control_plane.stream_within(if long { Duration::from_secs(100) } else { PATIENCE });
     let first = stream.request();
     assert_eq!((first.version_info.as_str(), first.response_nonce.as_str()), ("", ""));
     stream.accepted("3", vec![domain("shop", 3)]);
