@@ -5,16 +5,19 @@
 #   scripts/servers.sh valkey        Valkey
 #   scripts/servers.sh envoy         Envoy
 #   scripts/servers.sh ratelimit     envoyproxy/ratelimit, built with the Go that is there
+#   scripts/servers.sh ratelimit-tests   the integration tests of envoyproxy/ratelimit, which start the program in TIDEGATE_PROGRAM
+#                                    (scripts/ratelimit) and run in the directory integration next to them, built in the same way
 #   scripts/servers.sh grpcurl       grpcurl, a client for any gRPC server, built in the same way
 #   scripts/servers.sh control-plane a control plane of Envoy's configuration, with go-control-plane (scripts/xds), built in the same way
 #   scripts/servers.sh gateway       the sources of Envoy Gateway, with what its translator makes of its test inputs
+#   scripts/servers.sh envoy-gateway Envoy Gateway itself, built in the same way, in half an hour on two cores
 #   scripts/servers.sh sentinel      Alibaba Sentinel's token server, its client and its decisions (scripts/sentinel), built with the JDK
 #                                    and Maven that are there
 #
 # Fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed system-wide. Redis 6.2 and Envoy have a
-# pinned version and content, envoyproxy/ratelimit and grpcurl a pinned version; Valkey is what Debian has signed. TIDEGATE_REDIS62,
-# TIDEGATE_VALKEY, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT and TIDEGATE_GRPCURL name programs that are there already: then nothing is
-# fetched.
+# pinned version and content, envoyproxy/ratelimit, grpcurl and Envoy Gateway a pinned version; Valkey is what Debian has signed.
+# TIDEGATE_REDIS62, TIDEGATE_VALKEY, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT, TIDEGATE_GRPCURL and TIDEGATE_ENVOY_GATEWAY name programs that
+# are there already: then nothing is fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -95,8 +98,22 @@ fetch_ratelimit() { # fetch_ratelimit DIRECTORY
     go_program "$1" github.com/envoyproxy/ratelimit/src/service_cmd "$RATELIMIT" envoyproxy/ratelimit TIDEGATE_RATELIMIT
 }
 
+fetch_ratelimit_tests() { # fetch_ratelimit_tests DIRECTORY
+    cp -r "$(module github.com/envoyproxy/ratelimit "$RATELIMIT")" "$1/module"
+    chmod -R u+w "$1/module"
+    cp scripts/ratelimit/runner.go "$1/module/src/service_cmd/runner/runner.go"
+    (cd "$1/module" && CGO_ENABLED=0 again go test -c -trimpath -tags integration -o "$1/server" ./test/integration >&2) ||
+        die "the tests of envoyproxy/ratelimit cannot be built; see above"
+    mv "$1/module/test/integration" "$1"
+    rm -r "$1/module"
+}
+
 fetch_grpcurl() { # fetch_grpcurl DIRECTORY
     go_program "$1" github.com/fullstorydev/grpcurl/cmd/grpcurl "$GRPCURL" grpcurl TIDEGATE_GRPCURL
+}
+
+fetch_envoy_gateway() { # fetch_envoy_gateway DIRECTORY
+    go_program "$1" github.com/envoyproxy/gateway/cmd/envoy-gateway "$GATEWAY" "Envoy Gateway" TIDEGATE_ENVOY_GATEWAY
 }
 
 fetch_control_plane() { # fetch_control_plane DIRECTORY
@@ -105,11 +122,11 @@ fetch_control_plane() { # fetch_control_plane DIRECTORY
         die "the control plane cannot be fetched or built; see above"
 }
 
-# Go's own cache keeps them.
-gateway() {
-    command -v go >/dev/null || die "the sources of Envoy Gateway come from Go's module proxy: install Go"
-    again go mod download -json "github.com/envoyproxy/gateway@$GATEWAY" | sed -n 's/^.*"Dir": "\(.*\)".*$/\1/p' | grep . ||
-        die "the sources of Envoy Gateway cannot be fetched; see above"
+# The directory of a module's sources, which Go's own cache keeps.
+module() { # module MODULE VERSION
+    command -v go >/dev/null || die "the sources of $1 come from Go's module proxy: install Go"
+    again go mod download -json "$1@$2" | sed -n 's/^.*"Dir": "\(.*\)".*$/\1/p' | grep . ||
+        die "the sources of $1 cannot be fetched; see above"
 }
 
 fetch_sentinel() { # fetch_sentinel DIRECTORY
@@ -240,6 +257,19 @@ sentinel)
     provide "sentinel-$sources" fetch_sentinel
     echo "$program"
     ;;
-gateway) gateway ;;
-*) die "which one: redis-6.2, valkey, envoy, ratelimit, grpcurl, control-plane, gateway or sentinel?" ;;
+ratelimit-tests)
+    sources=$(cat scripts/ratelimit/* | sha256sum | cut -c 1-16)
+    provide "ratelimit-tests-$RATELIMIT-$sources" fetch_ratelimit_tests
+    echo "$program"
+    ;;
+gateway) module github.com/envoyproxy/gateway "$GATEWAY" ;;
+envoy-gateway)
+    if [ -n "${TIDEGATE_ENVOY_GATEWAY:-}" ]; then
+        echo "$TIDEGATE_ENVOY_GATEWAY"
+    else
+        provide "envoy-gateway-$GATEWAY" fetch_envoy_gateway
+        echo "$program"
+    fi
+    ;;
+*) die "which one: redis-6.2, valkey, envoy, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
 esac

@@ -133,6 +133,19 @@ interop() {
     fi
     tests "grpcurl, and the same requests to envoyproxy/ratelimit" -p tidegate-server --test grpc -- --ignored interop --show-output \
         ${known[@]+"${known[@]}"}
+    local programs="Envoy Gateway with its own Envoy, and the integration tests of envoyproxy/ratelimit"
+    if [ -z "${TIDEGATE_LONG:-}" ]; then
+        skipped+=("$programs (no TIDEGATE_LONG)")
+    elif [ -z "${TIDEGATE_GATEWAY:-}" ] || [ "$(id -u)" != 0 ]; then
+        skipped+=("$programs (no Go, no root, or TIDEGATE_OFFLINE)")
+    else
+        need ip iproute2
+        TIDEGATE_ENVOY=$(scripts/servers.sh envoy)
+        TIDEGATE_ENVOY_GATEWAY=$(scripts/servers.sh envoy-gateway)
+        TIDEGATE_RATELIMIT_TESTS=$(scripts/servers.sh ratelimit-tests)
+        export TIDEGATE_ENVOY TIDEGATE_ENVOY_GATEWAY TIDEGATE_RATELIMIT_TESTS
+        tests "$programs" -p tidegate-cli --test envoy_proxy -- --ignored interop --show-output
+    fi
     stage "reservations compared with the crate limitador" \
         cargo run --quiet --locked --manifest-path bench/limitador/Cargo.toml
 }
@@ -295,7 +308,7 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     stage "the fuzz targets on their inputs" scripts/fuzz.sh --replay
     tests "every longer history of a line" --release -p tidegate-limiter --test line_model -- --ignored
     tests "a million values of a hot parameter" --release -p tidegate-flow --test hot_params -- --ignored
-    tests "Envoy's usual timeout at 2,000 requests a second" -p tidegate-cli --test envoy_proxy -- --ignored --show-output
+    tests "Envoy's usual timeout at 2,000 requests a second" -p tidegate-cli --test envoy_proxy -- --ignored --skip interop --show-output
     tests "real servers beside the simulator" -p tidegate-cli --test store -- --ignored
     tests "adaptive limits, all simulations" --release -p tidegate-flow --test adaptive_simulation -- --ignored
 fi

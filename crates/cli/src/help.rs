@@ -16,6 +16,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
         &[
             "admin",
             "admin-host",
+            "open-metrics",
             "audit",
             "top-keys",
             "history-memory",
@@ -28,6 +29,8 @@ const GROUPS: [(&str, &[&str]); 11] = [
         "gRPC, for Envoy",
         &[
             "grpc",
+            "grpc-max-age",
+            "grpc-max-age-grace",
             "envoy-config",
             "envoy-xds",
             "envoy-consume",

@@ -11,9 +11,8 @@ use std::{env, ffi::OsString, path::Path};
 pub struct Args {}
 
 /// Variables without an effect, and what to use instead.
-const WITHOUT_EFFECT: [(&str, &str); 6] = [
+const WITHOUT_EFFECT: [(&str, &str); 5] = [
     ("REDIS_PERSECOND", "all limits are in one store"),
-    ("GRPC_MAX_CONNECTION_AGE", "--max-connections closes idle connections"),
     ("GRPC_CLIENT_TLS_SAN", "name the clients' certificates in TIDEGATE_ACCESS"),
     ("USE_STATSD", "metrics are those of Prometheus; TIDEGATE_OTLP sends them to a collector"),
     ("TRACING_ENABLED", "TIDEGATE_OTLP sends traces to a collector"),
@@ -91,6 +90,9 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         }
         other => return Err(format!("BACKEND_TYPE is {other}; give REDIS_URL, or none to count in memory")),
     }
+    if is_on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
+        give("envoy-consume", "all-or-none".to_owned());
+    }
     if is_on("LIMIT_RESPONSE_HEADERS_ENABLED") {
         let names = [
             or("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
@@ -99,13 +101,20 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         ];
         give("envoy-header-names", names.join(","));
     }
-    if let Some(part) = variable("NEAR_LIMIT_RATIO") {
-        give("envoy-near-limit", part);
+    for (name, option) in [
+        ("NEAR_LIMIT_RATIO", "envoy-near-limit"),
+        ("GRPC_MAX_CONNECTION_AGE", "grpc-max-age"),
+        ("GRPC_MAX_CONNECTION_AGE_GRACE", "grpc-max-age-grace"),
+    ] {
+        if let Some(value) = variable(name) {
+            give(option, value);
+        }
     }
     for (name, option) in [
         ("MERGE_DOMAIN_CONFIG", "--envoy-merge-domains"),
         ("SHADOW_MODE", "--envoy-shadow"),
         ("QUOTA_MODE", "--envoy-quota"),
+        ("USE_PROMETHEUS", "--open-metrics"),
     ] {
         if is_on(name) {
             options.push(option.to_owned());
@@ -240,7 +249,7 @@ mod tests {
             options,
             "serve --insecure --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 0.0.0.0:19001 --log-level info \
              --envoy-xds https://envoy-gateway:18001?node=envoy-ratelimit&cert=%2Fcerts%2Ftls.crt&key=%2Fcerts%2Ftls.key&ca=%2Fcerts%2Fca.crt \
-             --tls-cert /certs/tls.crt --tls-key /certs/tls.key --tls-listeners grpc --store redis://redis.redis-system:6379"
+             --tls-cert /certs/tls.crt --tls-key /certs/tls.key --tls-listeners grpc --store redis://redis.redis-system:6379 --open-metrics"
         );
         assert_eq!(ignored, Vec::<String>::new());
     }
@@ -283,6 +292,10 @@ mod tests {
         assert_eq!(given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]), "--envoy-shadow --envoy-quota");
         let counting = [("MERGE_DOMAIN_CONFIG", "true"), ("NEAR_LIMIT_RATIO", "0.9")];
         assert_eq!(given(&counting), "--envoy-near-limit 0.9 --envoy-merge-domains");
+        let ages = [("GRPC_MAX_CONNECTION_AGE", "1h30m"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "5m")];
+        assert_eq!(given(&ages), "--grpc-max-age 1h30m --grpc-max-age-grace 5m");
+        let stops = [("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")];
+        assert_eq!(given(&stops), "--envoy-consume all-or-none");
         assert_eq!(given(&[("SHADOW_MODE", "false"), ("LIMIT_LIMIT_HEADER", "x-limit")]), "");
         let headers = ("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
         assert_eq!(

@@ -143,3 +143,98 @@ fn the_metrics_that_it_watches_are_served() {
         assert!(missing.is_empty(), "{file} watches {missing:?}, which the server does not serve");
     }
 }
+
+/// Starts the program with its environment in one network, and asks it from another: prints each request with its status or reply.
+#[cfg(all(target_os = "linux", feature = "servers"))]
+const FROM_ANOTHER_NETWORK: &str = r#"set -e
+log=$1
+shift
+ip link set lo up
+unshare --net sh -c '
+    ip link set lo up
+    ip link add eth0 type veth peer name pod netns 1
+    ip address add 10.0.0.2/24 dev eth0
+    ip link set eth0 up
+    exec env -i "$@"' sh "$@" >"$log" 2>&1 &
+until grep -q "\(is ready\|\"listening\"\)" "$log"; do
+    for name in /proc/[0-9]*/stat; do ! grep -q "(tidegate) Z" "$name" || exit 1; done
+done
+ip address add 10.0.0.1/24 dev pod
+ip link set pod up
+one='{"limit":"per-address","key":"a"}'
+http() {
+    echo "$1 $2: $(curl -s -m 9 -o "$log.body" -w "%{http_code}" -X $1 "http://10.0.0.2:$2" -d "$one")"
+}
+http POST 8080/v1/acquire
+for port in 8080 8082; do
+    for path in metrics v1/rules v1/top v1/trace v1/audit; do http GET $port/$path; done
+    for path in v1/block v1/reset v1/override v1/reload; do http POST $port/$path; done
+done
+for command in "ACQUIRE per-address b" "TOP per-address" "BLOCK per-address a"; do
+    echo "$command: $(redis-cli -h 10.0.0.2 -p 6380 $command 2>&1 | head -1)"
+done"#;
+
+#[cfg(all(target_os = "linux", feature = "servers"))]
+#[test]
+fn a_client_of_another_machine_without_credentials_may_at_most_ask_for_decisions() {
+    use std::process::{Command, Stdio};
+
+    let isolated = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let may = Command::new("unshare").args(isolated).arg("true").stderr(Stdio::null()).status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("no rights for namespaces: the packages are NOT tested from another network");
+        return;
+    }
+    let docker = read("docker/Dockerfile");
+    let docker = docker.lines().find_map(|line| line.strip_prefix("ENV ")).unwrap().split(' ');
+    let docker: Vec<String> = docker.map(str::to_owned).collect();
+    let kubernetes = read("kubernetes/tidegate.yaml");
+    let manifest = kubernetes.lines().filter_map(|line| {
+        let (name, value) = line.trim().strip_prefix("- { name: TIDEGATE_")?.split_once(", value: ")?;
+        Some(format!("TIDEGATE_{name}={}", value.trim_end_matches(" }").trim_matches('"')))
+    });
+    // The image has the rest.
+    let kubernetes = docker.iter().cloned().chain(manifest).collect();
+    let systemd = read("systemd/tidegate.service");
+    let systemd = systemd.lines().filter_map(|line| line.strip_prefix("Environment=").map(str::to_owned));
+    let exposed = ["TIDEGATE_ADMIN=0.0.0.0:8082", "TIDEGATE_INSECURE=true", "TIDEGATE_OPEN_METRICS=true"]
+        .map(str::to_owned)
+        .into_iter();
+    let directory = scratch("another-network");
+    fs::write(directory.join("envoy.yaml"), "domain: shop\n").unwrap();
+    for (name, environment, serves) in [
+        ("docker", docker, true),
+        ("kubernetes", kubernetes, true),
+        ("systemd", systemd.collect::<Vec<_>>(), false),
+        ("exposed", exposed.collect(), false),
+    ] {
+        assert!(environment.len() >= 2, "{name}: {environment:?}");
+        // These are the files' places on this machine.
+        let mut environment: Vec<_> =
+            environment.iter().filter(|pair| !pair.contains("=/")).cloned().collect();
+        environment.push(format!("TIDEGATE_RULES={}", packaging().join("rules.yaml").display()));
+        environment.push(format!("TIDEGATE_ENVOY_CONFIG={}", directory.join("envoy.yaml").display()));
+        let mut command = Command::new("unshare");
+        command.args(isolated).args(["sh", "-c", FROM_ANOTHER_NETWORK, "sh"]).arg(directory.join(name));
+        let output =
+            command.args(environment).args([env!("CARGO_BIN_EXE_tidegate"), "serve"]).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        let log = fs::read_to_string(directory.join(name)).unwrap();
+        assert!(output.status.success(), "{name}: {told}{log}{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(told.lines().count(), 22, "{name}: {told}");
+        for line in told.lines() {
+            let (asked, result) = line.split_once(": ").unwrap();
+            let is_decision = asked.contains("acquire") || asked.contains("ACQUIRE");
+            let expected: &[&str] = match (is_decision, asked.contains("80")) {
+                (true, true) if serves => &["200"],
+                (true, false) if serves => &["0"],
+                (false, true) if name == "exposed" && asked == "GET 8082/metrics" => &["200"],
+                (_, true) => &["000", "401", "403", "404"],
+                (_, false) if serves => &["NOPERM "],
+                (_, false) => &["Could not connect"],
+            };
+            assert!(expected.iter().any(|expected| result.starts_with(expected)), "{name}: {line}");
+        }
+    }
+    fs::remove_dir_all(directory).unwrap();
+}

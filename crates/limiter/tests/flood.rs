@@ -114,6 +114,27 @@ fn exhausted_among_busy(policy: Policy, max_keys: usize, flood: u64) {
 }
 
 #[test]
+fn the_waits_of_a_leaky_bucket_survive_a_flood_or_are_counted() {
+    for cost in [1, 190] {
+        let limiter = limiter(Policy::leaky_bucket("200/10m".parse().unwrap()), SMALL, |builder| builder);
+        let waiting = SMALL as u64 / 4;
+        // The next unit of each waits for 480 s.
+        for number in 0..waiting {
+            assert!(limiter.acquire_at(key(1, number), 160, NOW).is_allowed());
+        }
+        for made_up in 0..60 * SMALL as u64 {
+            let _ = limiter.acquire_at(key(2, made_up), cost, NOW);
+        }
+        let wait = |number| limiter.peek_at(key(1, number), 1, NOW).delay().as_secs();
+        let lost = (0..waiting).filter(|&number| wait(number) < 479).count() as u64;
+        let forgotten = limiter.stats().forgotten;
+        // Smaller uses take nothing. Larger ones take some, and each is counted with its share.
+        assert!(lost <= if cost == 1 { 0 } else { forgotten.most }, "{lost} lost: {forgotten:?}");
+        assert!(forgotten.total() > 30 * SMALL as u64, "{forgotten:?}");
+    }
+}
+
+#[test]
 fn an_exhausted_key_is_kept_for_four_times_the_bound_of_exhausted_keys() {
     for policy in policies("3/10m") {
         for max_keys in [1, 7, 100, SMALL, 50_000] {

@@ -205,3 +205,18 @@ async fn nodes_know_each_others_rules_and_the_former_one_ends() {
     }
     panic!("the former rule still binds: {:?}", differing(&two));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_does_not_report_its_own_former_rule() {
+    let server = Server::start(&[]);
+    let one = node(&server.address(), "one", (Mode::Exact, "fixed-window 5/1h"), true);
+    assert_eq!(admitted(&one, 10, false).await, 5);
+    let store = one.store().clone();
+    drop(one);
+    let policy = "fixed-window 9/1h".parse::<Policy>().expect("it is well formed");
+    let limit = store.limit("x", policy).on_error(OnError::Closed).deadline(PATIENCE).announced(true);
+    let limit = limit.build().expect("it can be shared");
+    // It decides only when it knows the rules.
+    assert!(limit.acquire("hot", 1).await.is_allowed());
+    assert_eq!(store.differing_rules(), []);
+}

@@ -167,6 +167,18 @@ descriptors:
 }
 
 #[test]
+fn a_star_in_a_key_is_a_character_if_there_is_a_value() {
+    // Envoy Gateway's descriptor of a route without a host name.
+    let route = "httproute/default/web/rule/0/match/0/*";
+    let text = format!(
+        "domain: d\ndescriptors: [{{key: {route}, value: {route}, descriptors: [{{key: user, rate_limit: {{unit: hour, requests_per_unit: 1}}}}]}}]\n"
+    );
+    let config = config("star", &text);
+    assert_eq!(rate(&config, "d", &[(route, route), ("user", "ada")]).as_deref(), Some("1/hour"));
+    assert_eq!(rate(&config, "d", &[(&route.replace('*', "x"), route), ("user", "ada")]), None);
+}
+
+#[test]
 fn a_rule_becomes_a_fixed_window_aligned_to_its_unit_by_default() {
     let config = config(
         "algorithms",

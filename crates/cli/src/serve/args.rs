@@ -75,6 +75,12 @@ pub struct Args {
     /// and `max_keys`, as in a rules file. Without --rules, the server has only the limits of these files.
     #[arg(long, value_name = "PATH", env = "TIDEGATE_ENVOY_CONFIG")]
     pub(super) envoy_config: Option<PathBuf>,
+    /// Ask the clients of gRPC for another connection after this long, a tenth more or less, so that load spreads over new servers
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRPC_MAX_AGE", value_parser = positive)]
+    grpc_max_age: Option<Duration>,
+    /// How long the calls of such a connection may still take before it is closed
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRPC_MAX_AGE_GRACE", default_value = "1h", value_parser = positive)]
+    grpc_max_age_grace: Duration,
     /// Address of the token server for programs with Alibaba Sentinel, as ADDR:PORT or ADDR (port 18730); off unless it is given
     ///
     /// Sentinel's protocol has neither passwords nor TLS: let only the programs' network reach it, or give their addresses in --access.
@@ -312,6 +318,9 @@ pub struct Args {
     /// Origins whose web pages may send HTTP requests, as in https://ops.example.com (separate several with commas)
     #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin)]
     http_origin: Vec<String>,
+    /// Let clients without credentials read the metrics of the control plane, with the names of limits; nothing else there
+    #[arg(long, env = "TIDEGATE_OPEN_METRICS")]
+    open_metrics: bool,
     /// Host names of the control plane that need no credentials, as in limits.internal (separate several with commas)
     ///
     /// Without credentials, the control plane answers only to IP addresses, localhost and these names, so that no web page can reach it
@@ -502,6 +511,8 @@ impl Args {
                 None => (self.envoy_config.is_some() || !self.envoy_xds.is_empty())
                     .then(|| "127.0.0.1:8081".to_owned()),
             },
+            grpc_max_age: self.grpc_max_age,
+            grpc_max_age_grace: self.grpc_max_age_grace,
             envoy_xds: self.envoy_xds.clone(),
             spoe: self.spoe.as_deref().and_then(listener),
             sentinel: self
@@ -536,6 +547,7 @@ impl Args {
             vendor_headers: self.vendor_headers,
             rules: self.rules.clone(),
             rules_writable: self.rules_writable,
+            open_metrics: self.open_metrics,
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
             container_memory: cgroup::memory_limit(Path::new("/proc"), Path::new("/sys/fs/cgroup"))

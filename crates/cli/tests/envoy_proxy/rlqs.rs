@@ -23,6 +23,7 @@ const CONFIG: &str = "
 domain: shop
 descriptors:
   - {key: plan, value: second, rate_limit: {unit: second, requests_per_unit: 60}}
+  - {key: plan, value: busy, rate_limit: {unit: second, requests_per_unit: 100}}
   - {key: plan, value: year, rate_limit: {unit: year, requests_per_unit: 300}}
 ";
 
@@ -146,6 +147,31 @@ fn a_limit_per_second_follows_the_load_between_two_envoys() {
     // When an Envoy dies, its share is free after its time to live.
     drop(one);
     all_of_it("the second is alone", &mut second);
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the limit is one of real time")]
+fn a_busy_envoy_next_to_a_quiet_one_gets_nearly_all_of_a_limit_within_ten_seconds() {
+    if program().is_none() {
+        return;
+    }
+    let server = serving("quota-busy", "127.0.0.1:0");
+    let (address, backend) = (grpc(&server), backend());
+    let [one, other] = ["quota-busy-a", "quota-busy-b"].map(|name| envoy(name, &address, backend));
+    let (mut busy, mut quiet) = (Client::of(one.port), Client::of(other.port));
+    let mut a_second = || {
+        let _ = quiet.get("/", &["x-plan: busy"]);
+        a_second_of(&mut busy, "busy")
+    };
+    // Both have shares before the measured time begins.
+    eventually("both have an assignment", || a_second() > 0);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(10) {
+        a_second();
+    }
+    let admitted: Vec<usize> = (0..6).map(|_| a_second()).collect();
+    let mean = admitted.iter().sum::<usize>() / admitted.len();
+    assert!((95..=100).contains(&mean), "{admitted:?}");
 }
 
 #[test]

@@ -130,8 +130,10 @@ impl Announcement {
             there: other.rule.clone(),
             node: other.node.clone(),
         };
+        // A node's own former rule counts as announced for a while. Nodes without a name cannot be told from each other.
+        let is_foreign = |other: &&Announced| other.node != own.node || own.node.is_empty();
         *self.differs.lock().unwrap_or_else(PoisonError::into_inner) =
-            others().find(|other| other.is_alive(store)).map(differing);
+            others().filter(is_foreign).find(|other| other.is_alive(store)).map(differing);
         self.knows_until(sent.saturating_add(Nanos::from_millis(HOLDS)));
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Hits([AtomicU64; NAMES.len()]);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fate {
     pub hits: u64,
+    /// The hits that this limit took or denied: none if another limit denied the request.
+    pub decided: u64,
     pub is_denied: bool,
     pub is_shadow: bool,
     /// Denied because this server blocks the key.
@@ -43,24 +45,25 @@ pub(crate) struct Fate {
 
 impl Hits {
     pub fn add(&self, fate: Fate) {
-        let Fate { hits, is_denied, is_shadow, is_blocked, limit, near: threshold, remaining } = fate;
+        let Fate { hits, decided, is_denied, is_shadow, is_blocked, limit, near: threshold, remaining } =
+            fate;
         let [total, over, near, blocked, within, shadow] = &self.0;
         let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
         add(total, hits);
         if is_denied {
-            add(over, hits);
+            add(over, decided);
             if is_blocked {
-                add(blocked, hits);
+                add(blocked, decided);
             }
             if is_shadow {
-                add(shadow, hits);
+                add(shadow, decided);
             }
             return;
         }
-        add(within, hits);
+        add(within, decided);
         let used = limit.saturating_sub(remaining);
         if used > threshold {
-            add(near, hits.min(used - threshold));
+            add(near, decided.min(used - threshold));
         }
     }
 
@@ -107,7 +110,16 @@ mod tests {
     use super::*;
 
     fn fate(hits: u64, remaining: u64) -> Fate {
-        Fate { hits, is_denied: false, is_shadow: false, is_blocked: false, limit: 10, near: 8, remaining }
+        Fate {
+            hits,
+            decided: hits,
+            is_denied: false,
+            is_shadow: false,
+            is_blocked: false,
+            limit: 10,
+            near: 8,
+            remaining,
+        }
     }
 
     #[test]
@@ -118,7 +130,8 @@ mod tests {
         }
         hits.add(Fate { is_denied: true, ..fate(5, 0) });
         hits.add(Fate { is_denied: true, is_shadow: true, is_blocked: true, ..fate(2, 0) });
-        assert_eq!(hits.read(), [17, 7, 2, 2, 10, 2]);
+        hits.add(Fate { decided: 0, ..fate(1, 0) });
+        assert_eq!(hits.read(), [18, 7, 2, 2, 10, 2]);
         let across = Hits::default();
         across.add(fate(9, 1));
         assert_eq!(across.read(), [9, 0, 1, 0, 9, 0]);

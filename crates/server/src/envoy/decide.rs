@@ -460,7 +460,7 @@ impl Found {
         }
     }
 
-    /// Counts for dashboards. A request that another limit denied counts neither as within this limit nor as over it.
+    /// Counts for dashboards. A request that another limit denied is a hit, but counts neither as within this limit nor as over it.
     fn count(
         &self,
         descriptors: &Descriptors,
@@ -471,7 +471,7 @@ impl Found {
         now: Nanos,
     ) {
         let (Some(rule), Some(decision)) = (self.rule, &self.decision) else { return };
-        if !matches!(self.act, Act::Take | Act::Charge) || (is_uncharged && !decision.is_denied()) {
+        if !matches!(self.act, Act::Take | Act::Charge) {
             return;
         }
         let found = Match { rule: &descriptors.domains.rules()[rule], index: rule };
@@ -486,6 +486,7 @@ impl Found {
             detailed,
             Fate {
                 hits: self.cost.into(),
+                decided: if is_uncharged && !is_denied { 0 } else { self.cost.into() },
                 is_denied,
                 is_shadow: self.limit.spec().shadow,
                 is_blocked: is_denied

@@ -105,7 +105,7 @@ impl Listeners<'_> {
         metrics: &mut Metrics,
     ) -> Result<(), StartError> {
         use crate::{
-            edges::grpc::{Shared, serve},
+            edges::grpc::{MaxAge, Shared, serve},
             observe::metrics::GrpcStats,
         };
 
@@ -118,7 +118,8 @@ impl Listeners<'_> {
         metrics.add_grpc(Arc::clone(&stats));
         let connections = self.accept("grpc", listener, options.max_connections, &stats.connections);
         let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
-        self.serving.spawn(serve(connections, shared, security.of("grpc"), self.stopped.clone()));
+        let max_age = options.grpc_max_age.map(|age| MaxAge { age, grace: options.grpc_max_age_grace });
+        self.serving.spawn(serve(connections, shared, security.of("grpc"), max_age, self.stopped.clone()));
         Ok(())
     }
 

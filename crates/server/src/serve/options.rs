@@ -29,6 +29,10 @@ pub struct Options {
     pub resp: Option<String>,
     /// The address for gRPC, for Envoy; `None` turns it off. Needs the crate's feature `grpc`.
     pub grpc: Option<String>,
+    /// How long a gRPC connection may be used before its client must open another one, a tenth more or less; `None` for as long as it likes.
+    pub grpc_max_age: Option<Duration>,
+    /// How long the calls of such a connection may still take.
+    pub grpc_max_age_grace: Duration,
     /// The address for HAProxy's SPOE; `None` turns it off.
     pub spoe: Option<String>,
     /// The address of the token server for Sentinel's clients; `None` turns it off.
@@ -47,6 +51,8 @@ pub struct Options {
     pub rules: Option<PathBuf>,
     /// Whether operators may change the rules file over HTTP.
     pub rules_writable: bool,
+    /// Whether clients without credentials may read the metrics of the control plane.
+    pub open_metrics: bool,
     /// A file or a directory with the configuration of Envoy's rate limit service.
     pub envoy_config: Option<PathBuf>,
     /// A file with Sentinel's cluster rules, or a directory with one for each namespace.
@@ -144,6 +150,8 @@ impl Default for Options {
             http: Some("127.0.0.1:0".to_owned()),
             resp: Some("127.0.0.1:0".to_owned()),
             grpc: None,
+            grpc_max_age: None,
+            grpc_max_age_grace: Duration::from_hours(1),
             spoe: None,
             sentinel: None,
             admin: Some("127.0.0.1:0".to_owned()),
@@ -153,6 +161,7 @@ impl Default for Options {
             insecure: false,
             rules: None,
             rules_writable: false,
+            open_metrics: false,
             envoy_config: None,
             sentinel_rules: None,
             sentinel_max_qps: 30_000,

@@ -194,6 +194,7 @@ impl Server {
             ready: AtomicBool::new(true),
             trace_readers: Arc::new(Semaphore::new(1)),
             rules_thread: http::RulesThread::start().map_err(StartError::Threads)?,
+            open_metrics: options.open_metrics,
             origins: options.http_origins.clone(),
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),

@@ -12,6 +12,7 @@ use envoy_types::pb::envoy::{
 };
 use serde_json::json;
 use tidegate_core::Nanos;
+use tidegate_redis_servers::eventually;
 use tidegate_server::{
     Options,
     envoy::{AnswerFields, Consume, Modes},
@@ -19,7 +20,7 @@ use tidegate_server::{
 
 use crate::{
     client::{Client, hits, one, refund, request, shown},
-    harness::{self, Http, Running, replace, scratch},
+    harness::{self, Http, PATIENCE, Running, replace, scratch},
 };
 
 /// A quarter of an hour after noon of some day.
@@ -481,8 +482,8 @@ fn the_counters_of_each_rule_are_in_the_metrics() {
         ["total_hits", "within_limit", "near_limit", "over_limit"].map(|name| metric(name, rule))
     };
     assert_eq!(of("path_/cart"), [3, 2, 1, 1]);
-    // A request that another limit denied is not counted: it neither used this limit nor exceeded it.
-    assert_eq!(of("user_ada"), [2, 2, 0, 0]);
+    // A request that another limit denied is a hit, but neither used this limit nor exceeded it.
+    assert_eq!(of("user_ada"), [3, 2, 0, 0]);
     // There is no store that a block on this server could spare: no local cache, in their words.
     assert_eq!(server.resp("BLOCK shop.user bob"), "OK");
     client.ask(vec![one("user", "bob")]);
@@ -529,6 +530,32 @@ fn programs_such_as_grpcurl_learn_the_services_from_the_server() {
     }
     let file = MessageRequest::FileByFilename("google/protobuf/struct.proto".to_owned());
     assert!(matches!(ask(file), MessageResponse::FileDescriptorResponse(_)));
+}
+
+#[test]
+fn a_connection_of_the_maximum_age_is_replaced_without_a_failed_call_and_a_stream_ends_with_the_grace() {
+    use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
+        RateLimitQuotaUsageReports, rate_limit_quota_service_client::RateLimitQuotaServiceClient,
+    };
+    let mut options = options("grpc-age", CONFIG);
+    options.grpc_max_age = Some(Duration::from_millis(100));
+    options.grpc_max_age_grace = Duration::from_millis(100);
+    let server = Running::start_at(options, START);
+    let mut client = Client::of(server.grpc);
+    let accepted = || server.metric("tidegate_grpc_connections_accepted_total");
+    eventually("three more connections", || {
+        client.ask(vec![one("path", "/cart")]);
+        accepted() >= 4
+    });
+    // A stream that the client keeps open.
+    let Client { runtime, channel, .. } = &client;
+    let ended = runtime.block_on(async {
+        let reports = futures_util::stream::pending::<RateLimitQuotaUsageReports>();
+        let mut quotas = RateLimitQuotaServiceClient::new(channel.clone());
+        let mut answers = quotas.stream_rate_limit_quotas(reports).await?.into_inner();
+        tokio::time::timeout(PATIENCE, answers.message()).await.expect("it ends").map(drop)
+    });
+    assert!(ended.is_err(), "the connection is closed");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A control plane that sends the configuration, as Envoy Gateway does, byte by byte.
 
-use std::{net::SocketAddr, sync::Mutex};
+use std::{net::SocketAddr, sync::Mutex, time::Duration};
 
 use envoy_types::pb::{
     envoy::service::discovery::v3::{
@@ -145,7 +145,11 @@ impl ControlPlane {
 
     /// The next stream that the server opens.
     fn stream(&self) -> Stream {
-        waited(self.streams.lock().unwrap().recv())
+        self.stream_within(PATIENCE)
+    }
+
+    fn stream_within(&self, time: Duration) -> Stream {
+        waited_for(time, self.streams.lock().unwrap().recv())
     }
 }
 
@@ -157,9 +161,13 @@ impl Drop for ControlPlane {
 }
 
 fn waited<T>(future: impl Future<Output = Option<T>>) -> T {
+    waited_for(PATIENCE, future)
+}
+
+fn waited_for<T>(time: Duration, future: impl Future<Output = Option<T>>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime
-        .block_on(async { tokio::time::timeout(PATIENCE, future).await })
+        .block_on(async { tokio::time::timeout(time, future).await })
         .expect("in time")
         .expect("not at its end")
 }
@@ -279,15 +287,28 @@ fn the_last_rules_stay_in_force_while_the_control_plane_is_away() {
     drop((stream, control_plane));
     assert_eq!([told(&mut client, "shop"), told(&mut client, "shop")], ["OK: OK/1", "OK: OK/0"]);
     let labels = format!("{{url=\"http://{address}\"}}");
-    let is_up = || server.metric(&format!("tidegate_xds_up{labels}"));
-    eventually("the stream is seen to be lost", || is_up() == 0);
+    let metric = |name: &str| server.metric(&format!("tidegate_xds_{name}{labels}"));
+    eventually("the stream is seen to be lost", || metric("up") == 0);
+    let since = metric("lost_timestamp_seconds");
+    assert!(since >= metric("last_answer_timestamp_seconds"));
+    let mut of_ben = || shown(&client.try_ask(request("shop", vec![one("user", "ben")])).unwrap());
+    assert_eq!([of_ben(), of_ben()], ["OK: OK/1", "OK: OK/0"]);
+    // With TIDEGATE_LONG=1 a minute, in which the server tries again and again.
+    let (clock, long) = (SystemClock::new(), std::env::var_os("TIDEGATE_LONG").is_some());
+    let (begin, away) = (clock.now(), if long { Nanos::from_secs(60) } else { Nanos::from_millis(200) });
+    while clock.now().saturating_since(begin) < away {
+        assert_eq!(of_ben(), "OVER: OVER/0");
+        assert_eq!([metric("up"), metric("lost_timestamp_seconds")], [0, since]);
+    }
     // It comes back, counts its versions from the beginning, and sends other rules under a number that was used before.
     let control_plane = ControlPlane::start(address);
-    let mut stream = control_plane.stream();
+    // After a minute the server's pauses are as long as a minute and a half.
+    let mut stream = control_plane.stream_within(if long { Duration::from_secs(100) } else { PATIENCE });
     let first = stream.request();
     assert_eq!((first.version_info.as_str(), first.response_nonce.as_str()), ("", ""));
     stream.accepted("3", vec![domain("shop", 3)]);
     assert_eq!([told(&mut client, "shop"), told(&mut client, "shop")], ["OK: OK/0", "OVER: OVER/0"]);
+    assert_eq!([metric("up"), metric("lost_timestamp_seconds")], [1, 0]);
 }
 
 #[test]

@@ -22,7 +22,7 @@ mod wire;
 
 use std::sync::Arc;
 
-pub(crate) use serve::serve;
+pub(crate) use serve::{MaxAge, serve};
 
 use crate::observe::metrics::GrpcStats;
 

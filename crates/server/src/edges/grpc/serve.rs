@@ -1,17 +1,17 @@
 //! The connections: their number, their bounds, and how they end.
 
 use std::{
+    hash::{BuildHasher, RandomState},
     io,
+    net::SocketAddr,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Waker},
     time::Duration,
 };
 
 use hyper::{body::Incoming, http::Request, rt::Executor, server::conn::http2, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -23,7 +23,7 @@ use super::{
     routes::Routes,
 };
 use crate::listen::{
-    connections::{Accepted, Acceptor, ControlFrames},
+    connections::{Accepted, Acceptor, ControlFrames, WhenWoken},
     security::ListenerSecurity,
     strangers::Strangers,
     tls::{Above, Stream},
@@ -46,27 +46,45 @@ const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
 /// How long a client may take from the connection to its first call. Later it may be silent as long as it answers the above: proxies
 /// keep their connections.
 const FIRST_CALL: Duration = Duration::from_secs(15);
+
+/// How old a connection may become before the client is asked for another one, and how long the calls in progress may then take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaxAge {
+    pub age: Duration,
+    pub grace: Duration,
+}
+
+impl MaxAge {
+    /// Waits up to a tenth less or more, so that connections which began together do not end together.
+    async fn reached(max: Option<Self>, peer: SocketAddr) -> Duration {
+        let Some(Self { age, grace }) = max else { return std::future::pending().await };
+        let part = (RandomState::new().hash_one(peer) % 1_000) as u32;
+        tokio::time::sleep((age / 10 * 9).saturating_add(age / 5_000 * part)).await;
+        grace
+    }
+}
+
 /// Serves until `stop` is set, and then until every call in progress is answered. Dropping the future closes all connections.
 pub(crate) async fn serve(
     connections: Acceptor,
     shared: Shared,
     security: ListenerSecurity,
+    max_age: Option<MaxAge>,
     stop: watch::Receiver<bool>,
 ) {
-    let graceful = GracefulShutdown::new();
     let (reporter, health) = tonic_health::server::health_reporter();
     let service = Arc::clone(shared.rates.service());
     let mut serving = JoinSet::new();
     serving.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
     let stats = Arc::clone(&shared.stats);
     let (events, reports) = mpsc::channel(rlqs::EVENTS);
-    serving.spawn(rlqs::assign(service, Arc::clone(&stats), reports, stop));
+    serving.spawn(rlqs::assign(service, Arc::clone(&stats), reports, stop.clone()));
     let routes =
         Arc::new(Routes::new(shared, Quotas::new(events), health, Strangers::new(connections.name())));
     let http = builder();
     let serve = |Accepted { io, calls, peer, open }| {
         let (routes, http, tls) = (Arc::clone(&routes), http.clone(), security.config(Above::Grpc));
-        let (stats, watcher) = (Arc::clone(&stats), graceful.watcher());
+        let (stats, mut stop) = (Arc::clone(&stats), stop.clone());
         async move {
             let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
@@ -79,8 +97,20 @@ pub(crate) async fn serve(
                         routes.call(request, calls.slot.is_spare, names.as_deref(), peer.ip()).await
                     }
                 });
-                let connection = http.serve_connection(TokioIo::new(frames.watch(stream)), call);
-                watcher.watch(connection).await.map_err(io::Error::other)
+                let mut connection = pin!(http.serve_connection(TokioIo::new(frames.watch(stream)), call));
+                // Not polled at each call.
+                let ends = WhenWoken::new(async move {
+                    tokio::select! {
+                        _ = stop.wait_for(|stop| *stop) => Duration::MAX,
+                        grace = MaxAge::reached(max_age, peer) => grace,
+                    }
+                });
+                let grace = tokio::select! {
+                    ended = connection.as_mut() => return ended.map_err(io::Error::other),
+                    grace = ends => grace,
+                };
+                connection.as_mut().graceful_shutdown();
+                tokio::time::timeout(grace, connection).await.unwrap_or(Ok(())).map_err(io::Error::other)
             };
             tokio::select! {
                 ended = served => if let Err(error) = ended {
@@ -97,8 +127,9 @@ pub(crate) async fn serve(
             drop(open);
         }
     };
-    connections.each(&mut serving, serve).await;
-    graceful.shutdown().await;
+    let mut open = JoinSet::new();
+    connections.each(&mut open, serve).await;
+    while open.join_next().await.is_some() {}
 }
 
 /// Polls each call once before it gets a task: where the limits are in memory that is all it takes. The second poll, in the

@@ -44,6 +44,8 @@ pub(crate) struct App {
     pub trace_readers: Arc<Semaphore>,
     /// Reads the rules that clients send.
     pub rules_thread: RulesThread,
+    /// Whether clients without credentials may read the metrics.
+    pub open_metrics: bool,
     /// The web origins that may send requests.
     pub origins: Vec<String>,
     /// The names of the control plane, for requests without credentials.

@@ -221,3 +221,45 @@ fn refuse(request: &Request<Incoming>, is_spare: bool) -> Option<Problem> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        time::Instant,
+    };
+
+    use super::*;
+    use crate::listen::connections::Slots;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_download_that_lasts_longer_than_a_connection_may_be_idle_is_complete() {
+        const LENGTH: usize = 300 * 1024;
+        let calls = Arc::new(Calls::new(Slots::new(1).admit().unwrap().slot));
+        let (mut client, server) = duplex(1024);
+        let served = tokio::spawn(async move {
+            let its = Arc::clone(&calls);
+            let answer = service_fn(move |_: Request<Incoming>| {
+                let lasting = Lasting { body: Body::from(vec![b'x'; LENGTH]), _call: its.begin() };
+                async { Ok::<_, Infallible>(Response::new(Body::new(lasting))) }
+            });
+            let http = builder(HEAD_TIME);
+            tokio::select! {
+                _ = http.serve_connection(TokioIo::new(server), answer) => {}
+                () = calls.are_absent_for(HEAD_TIME) => {}
+            }
+        });
+        let began = Instant::now();
+        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let (mut seen, mut bytes) = (0, [0; 1024]);
+        while seen < LENGTH {
+            let read = client.read(&mut bytes).await.unwrap();
+            assert_ne!(read, 0, "cut after {seen} bytes");
+            seen += read;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(began.elapsed() > 4 * HEAD_TIME);
+        served.await.unwrap();
+        assert!(began.elapsed() < 8 * HEAD_TIME, "it ends once it is idle");
+    }
+}

@@ -17,7 +17,9 @@ use super::{Kind, Labels, Sink, Source, read};
 pub(crate) struct XdsStats {
     pub url: String,
     /// Whether there is a stream.
-    pub is_up: AtomicBool,
+    is_up: AtomicBool,
+    /// When there was none for the first time since, in seconds since 1970.
+    lost_at: AtomicU64,
     /// When the control plane last sent something, in seconds since 1970; 0 for never.
     seen_at: AtomicU64,
     /// Answers that were put in force.
@@ -36,6 +38,13 @@ impl XdsStats {
         self.is_up.store(true, Ordering::Relaxed);
         self.seen_at.store(now.get() / 1_000_000_000, Ordering::Relaxed);
     }
+
+    /// Notes that there is no stream.
+    pub fn seen_down(&self, now: Nanos) {
+        if self.is_up.swap(false, Ordering::Relaxed) || read(&self.lost_at) == 0 {
+            self.lost_at.store(now.get() / 1_000_000_000, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Read at each scrape.
@@ -47,8 +56,12 @@ impl Source for Counted {
         let each = |value: &dyn Fn(&XdsStats) -> u64| -> Vec<(Labels<'_>, u64)> {
             labels.iter().zip(&self.0).map(|(labels, stats)| (&labels[..], value(stats))).collect()
         };
-        let up = each(&|stats| stats.is_up.load(Ordering::Relaxed).into());
+        let is_up = |stats: &XdsStats| stats.is_up.load(Ordering::Relaxed);
+        let up = each(&|stats| is_up(stats).into());
         sink.family("xds_up", "Whether there is a stream from the control plane", Kind::Gauge, &up)?;
+        let help = "Since when there has been no stream, in seconds since 1970; 0 if there is one";
+        let lost = each(&|stats| if is_up(stats) { 0 } else { read(&stats.lost_at) });
+        sink.family("xds_lost_timestamp_seconds", help, Kind::Gauge, &lost)?;
         let help = "When the control plane last sent rules, in seconds since 1970; 0 for never";
         sink.family(
             "xds_last_answer_timestamp_seconds",

@@ -73,7 +73,7 @@ impl Client {
         let mut pause = first;
         loop {
             let ended = self.stream(&mut pause).await;
-            self.stats.is_up.store(false, Ordering::Relaxed);
+            self.stats.seen_down(self.service.now());
             let reason = ended.map_or_else(|error| error, |()| "it ended the stream".to_owned());
             tracing::warn!(url = self.source.origin, reason, again_in = ?pause, "no stream from the control plane; its last rules stay in force");
             // Servers that lost the same control plane do not come back all at once.

@@ -122,8 +122,17 @@ pub(super) fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u6
     for (hits, is_denied) in [(admitted, false), (denied, true)] {
         if hits > 0 {
             // Envoy does not report how near the limit was.
-            let (is_shadow, is_blocked) = (false, false);
-            let fate = Fate { hits, is_denied, is_shadow, is_blocked, limit, near: limit, remaining: limit };
+            let (decided, is_shadow, is_blocked) = (hits, false, false);
+            let fate = Fate {
+                hits,
+                decided,
+                is_denied,
+                is_shadow,
+                is_blocked,
+                limit,
+                near: limit,
+                remaining: limit,
+            };
             counts.add(None, fate);
         }
     }
