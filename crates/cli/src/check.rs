@@ -101,6 +101,8 @@ buckets, concurrency and leased buckets of less than 16 are always exact.
 
 The algorithms, the most that each admits in any window, and their options:
   fixed-window     2 x limit        first_hit: true (a window begins with a key's first request)
+                                    calendar: true (days, weeks from Monday, months, years: 1000/day; /month
+                                    and /year always); time_zone: Europe/Berlin; starts: 15 (day of a month)
   sliding-log      limit, exactly   closed: true (a request counts to the end of its window)
   sliding-window   limit, exactly   slots: 10; mode: strict or balanced (2 x limit, denies less)
   sliding-counter  about 2 x limit

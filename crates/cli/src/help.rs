@@ -18,6 +18,8 @@ const GROUPS: [(&str, &[&str]); 11] = [
             "admin-host",
             "open-metrics",
             "audit",
+            "usage",
+            "webhook",
             "top-keys",
             "history-memory",
             "trace-keys",
@@ -159,6 +161,9 @@ mod tests {
         let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, options)| *options).copied().collect();
         if cfg!(not(feature = "otlp")) {
             grouped.retain(|option| !option.starts_with("otlp"));
+        }
+        if cfg!(not(feature = "webhook")) {
+            grouped.retain(|option| *option != "webhook");
         }
         options.sort_unstable();
         grouped.sort_unstable();

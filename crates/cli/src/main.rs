@@ -21,6 +21,7 @@ mod systemd;
 mod token;
 #[cfg(feature = "top")]
 mod top;
+mod usage;
 mod values;
 
 use std::process::ExitCode;
@@ -59,6 +60,7 @@ enum Command {
     Token(token::Args),
     #[cfg(feature = "top")]
     Top(top::Args),
+    Usage(usage::Args),
     Record(record::Args),
     Import(import::Args),
     #[cfg(feature = "sim")]
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(&args),
         #[cfg(feature = "top")]
         Command::Top(args) => top::run(&args),
+        Command::Usage(args) => usage::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Import(args) => import::run(&args),
         #[cfg(feature = "sim")]

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tidegate_core::DenialReason;
 
 /// What each option of a limit, of the file and of an access file means. The program lists the options.
-const KEYS: [(&str, &str); 37] = [
+const KEYS: [(&str, &str); 40] = [
     ("name", "the name in requests: letters, digits and `. _ -`"),
     ("limit", "`N/duration`, as in `100/1m`; for `concurrency` a number of permits"),
     ("algorithm", "[how each behaves](algorithms.md); `sliding-window` without one"),
@@ -40,6 +40,9 @@ const KEYS: [(&str, &str); 37] = [
     ("match", "which requests of a log the limit concerns, for `tidegate simulate`"),
     ("by", "the key in a log, for `tidegate simulate`"),
     ("first_hit", "fixed-window: a window begins with a key's first request"),
+    ("calendar", "fixed-window: `true`: windows are the days, weeks, months or years of a time zone"),
+    ("time_zone", "fixed-window: the calendar's time zone, as in `Europe/Berlin`"),
+    ("starts", "fixed-window: the day on which a month of the calendar starts, from 1 to 31"),
     ("closed", "sliding-log: a request counts to the end of its window"),
     ("slots", "sliding-window: the parts of a window"),
     ("mode", "sliding-window: `strict` or `balanced`"),

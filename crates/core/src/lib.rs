@@ -21,6 +21,7 @@
 extern crate alloc;
 
 pub mod algorithm;
+mod calendar;
 pub mod cell;
 #[cfg(feature = "std")]
 pub mod clock;
@@ -38,6 +39,7 @@ mod sync;
 mod time;
 
 pub use algorithm::Algorithm;
+pub use calendar::{Calendar, Period};
 pub use debt::{Debt, Lasts, Share};
 pub use decision::{Admission, Decision, DenialReason, Denied, Outcome, Standing};
 pub use key::{Key, address_key};

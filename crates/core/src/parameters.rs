@@ -1,5 +1,7 @@
 //! A policy's numbers, for a store that decides with its own translation of the algorithm.
 
+use crate::Calendar;
+
 /// The numbers of a [`Policy`](crate::Policy), for translating it to another place: a script in a shared store, or a
 /// wire format. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +15,13 @@ pub enum Parameters {
         window: u64,
         /// Whether a window begins at its first admitted request.
         first_hit: bool,
+    },
+    /// [`FixedWindow`](crate::algorithm::FixedWindow) that follows a calendar.
+    CalendarWindow {
+        /// Units in each period.
+        limit: u32,
+        /// The periods.
+        calendar: &'static Calendar,
     },
     /// [`SlidingLog`](crate::algorithm::SlidingLog).
     SlidingLog {

@@ -2,7 +2,7 @@
 
 use core::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 
-use crate::Nanos;
+use crate::{Nanos, calendar::Period};
 
 /// The longest window a quota may have: 366 days.
 pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
@@ -10,7 +10,8 @@ pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
 /// At most `limit` units in each window.
 ///
 /// The text form is `N/duration`. A duration is one or more numbers, each with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or
-/// `d`:
+/// `d`; or it is `day`, `week` (`7d`), `month` (30d10h29m6s, the mean) or `year` (365d5h49m12s). In the text form of a policy, a
+/// [fixed window](crate::algorithm::FixedWindow) of a month or a year follows the calendar.
 ///
 /// ```
 /// use std::time::Duration;
@@ -141,14 +142,21 @@ impl FromStr for Quota {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (limit, window) = text.split_once('/').ok_or(ParseQuotaError::NoSlash)?;
         let limit = limit.trim().parse().map_err(ParseQuotaError::Limit)?;
-        Self::new(limit, parse_duration(window.trim())?).map_err(ParseQuotaError::Quota)
+        let window = match Period::ALL.iter().find(|period| period.name() == window.trim()) {
+            Some(period) => Duration::from_nanos(period.mean()),
+            None => parse_duration(window.trim())?,
+        };
+        Self::new(limit, window).map_err(ParseQuotaError::Quota)
     }
 }
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.limit)?;
-        write_duration(f, self.window())
+        match Period::ALL.iter().find(|period| period.is_uneven() && period.mean() == self.window) {
+            Some(period) => f.write_str(period.name()),
+            None => write_duration(f, self.window()),
+        }
     }
 }
 

@@ -48,14 +48,16 @@ fn every_algorithm_and_every_option_that_is_listed_can_be_read() {
                 Wants::Flag => "true",
                 Wants::Count { .. } => "7",
                 Wants::Span => "7s",
+                Wants::Zone => "Europe/Berlin",
                 Wants::OneOf(words) => words[words.len() - 1],
                 other => panic!("{other:?} has no example"),
             };
             let mut set = spec;
             set.set(known.name, Some(value)).unwrap();
             assert_ne!(set, spec);
-            let built = if spec.limits_rate() { set.policy(Quota::per_minute(5)) } else { set.permits(5) };
-            let plain = if spec.limits_rate() { spec.policy(Quota::per_minute(5)) } else { spec.permits(5) };
+            let quota = "5/30d".parse().unwrap();
+            let built = if spec.limits_rate() { set.policy(quota) } else { set.permits(5) };
+            let plain = if spec.limits_rate() { spec.policy(quota) } else { spec.permits(5) };
             assert_ne!(built.unwrap(), plain.unwrap(), "{} reaches the policy", known.name);
             assert_eq!(set.to_string().parse(), Ok(set), "what is printed is read back");
         }

@@ -50,5 +50,7 @@ pub use tidegate_core::{
     MAX_WINDOW, ManualClock, Nanos, Outcome, ParsePolicyError, ParseQuotaError, Policy, PolicyError, Quota,
     QuotaError, Share, Standing, algorithm,
 };
+#[cfg(feature = "calendar")]
+pub use tidegate_core::{Calendar, Period};
 pub use wait::WaitError;
 pub use wait_all::{WaitAllError, wait_all};

@@ -4,10 +4,11 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tidegate_core::{
-    Policy, Quota,
+    Calendar, Clock, Period, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, SlidingLog},
+    clock::SystemClock,
 };
-use tidegate_redis::{Health, LimitError, OnError, Part, PlanError, Source, Store, StoreError};
+use tidegate_redis::{Health, LimitError, Mode, OnError, Part, PlanError, Source, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Reply, Server, eventually};
 use tokio::task::JoinSet;
 
@@ -62,6 +63,38 @@ async fn numbers_and_addresses_are_keys_as_they_are() {
     assert!(limit.peek([192_u8, 0, 2, 7], 1).await.is_denied());
     assert!(limit.acquire(7_u32, 1).await.is_allowed());
     assert_eq!(limit.refund(address, 2).await.map(|now| now.decision.remaining()), Ok(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_year_ends_by_the_calendar_in_every_mode() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let policy: Policy = "fixed-window:time-zone=Europe/Berlin 3/year".parse().expect("it is well formed");
+    let calendar = Calendar::new(Period::Year, "Europe/Berlin", 1).expect("the zone is known");
+    let modes = [Mode::Exact, Mode::Leased, Mode::Reported];
+    for (name, mode) in ["exact", "leased", "reported"].into_iter().zip(modes) {
+        let limit =
+            store.limit(name, policy).mode(mode).deadline(PATIENCE).build().expect("it can be shared");
+        let (mut admitted, mut before) = (0, SystemClock::new().now());
+        let denied = loop {
+            let told = limit.acquire("alice", 1).await;
+            if told.is_denied() {
+                break told;
+            }
+            (admitted, before) = (admitted + 1, SystemClock::new().now());
+            assert!(admitted < 10_000, "{name}");
+        };
+        if mode == Mode::Exact {
+            assert_eq!(admitted, 3);
+            let wait = denied.decision.retry_after().expect("the limit allows a cost of 1");
+            let end = Duration::from(calendar.end_of(before));
+            // The store's answer came later, so its wait is shorter.
+            let seen = Duration::from(before) + wait;
+            let range = end.saturating_sub(PATIENCE)..=end + Duration::from_millis(1);
+            assert!(range.contains(&seen), "{denied:?}, {end:?}, {seen:?}");
+        }
+        assert!(limit.charge("alice", 2).await.is_denied(), "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -208,6 +208,29 @@ descriptors:
 }
 
 #[test]
+fn a_month_has_thirty_days_unless_it_follows_the_calendar() {
+    let config = config(
+        "calendar",
+        "
+domain: d
+descriptors:
+  - {key: a, rate_limit: {unit: month, requests_per_unit: 3}}
+  - {key: b, rate_limit: {unit: month, requests_per_unit: 3, calendar: true}}
+  - {key: c, rate_limit: {unit: year, requests_per_unit: 3, time_zone: Europe/Berlin}}
+  - {key: d, rate_limit: {unit: week, requests_per_unit: 3, calendar: true}}
+",
+    );
+    let policies = config.limits.iter().map(|limit| limit.policy.policy().unwrap().to_string());
+    let written = [
+        "fixed-window 3/30d",
+        "fixed-window 3/month",
+        "fixed-window:time-zone=Europe/Berlin 3/year",
+        "fixed-window:calendar 3/7d",
+    ];
+    assert_eq!(policies.collect::<Vec<_>>(), written);
+}
+
+#[test]
 fn all_problems_of_a_file_are_reported_with_line_and_advice() {
     let told = problems(
         "wrong",

@@ -62,8 +62,25 @@ limits:
   - {name: f, algorithm: leaky-bucket, limit: 5/1s, max_wait: 250ms}
   - {name: g, algorithm: concurrency, limit: 8, hold: 30s}
   - {name: h, limit: 1/1s, when_full: deny}
+  - name: i
+    algorithm: fixed-window
+    limit: 1000/month
+    time_zone: Europe/Berlin
+    starts: 15
+    overrides: {admin: 5000/month, bob: {limit: 9/week, starts: 1}}
+  - {name: j, algorithm: fixed-window, limit: 9/week, calendar: true}
 ";
     let limits = rules::parse(text).unwrap().limits;
+    assert_eq!(
+        limits[8].policy.to_string(),
+        "{algorithm: fixed-window, limit: 1000/month, time_zone: Europe/Berlin, starts: 15}"
+    );
+    assert_eq!(
+        limits[8].policy.policy().unwrap().spec().to_string(),
+        "fixed-window:time-zone=Europe/Berlin:starts=15"
+    );
+    assert_eq!(limits[8].overrides["admin"].quota(), "5000/month");
+    assert_eq!(limits[9].policy.options(), "calendar: true");
     assert_eq!(limits[0].policy.options(), "first_hit: true, count_denied: true");
     assert_eq!(limits[1].policy.options(), "closed: true");
     assert_eq!(limits[2].policy.options(), "slots: 60, mode: balanced");

@@ -13,6 +13,7 @@ limits:
   - {name: log, limit: 3/1m, algorithm: sliding-log, overrides: {admin: 9/1m}, deny: [mallory]}
   - {name: bucket, limit: 60/1m, algorithm: token-bucket, burst: 4}
   - {name: everyone, limit: 10/1h, algorithm: fixed-window, global: true}
+  - {name: month, limit: 10/month, algorithm: fixed-window, time_zone: Europe/Berlin}
 ";
 
 const START: Nanos = Nanos::from_secs(1_700_049_600);
@@ -38,6 +39,7 @@ fn used(directory: &Path) {
         "ACQUIRE log admin 4",
         "ACQUIRE bucket alice 3",
         "ACQUIRE everyone '' 6",
+        "CHARGE month alice 12",
         "BLOCK log eve 3600000",
         "CL.THROTTLE bob 15 30 60 10",
     ] {
@@ -67,6 +69,8 @@ fn limits_survive_a_restart() {
             ("PEEK log eve", "[1 3 0 3599000 3599000]"),
             ("PEEK bucket alice", "[0 4 2 -1 2000]"),
             ("PEEK everyone", "[0 10 4 -1 3599000]"),
+            // Until the first of December 2023 in Berlin, from one second after START.
+            ("PEEK month alice", "[1 10 0 1335599000 1335599000]"),
             ("CL.THROTTLE bob 15 30 60 0", "[0 16 6 -1 19]"),
         ],
     );

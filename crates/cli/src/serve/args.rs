@@ -219,6 +219,19 @@ pub struct Args {
     /// The log and GET /v1/audit have them too. The server appends, and creates the file if it was moved away.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_AUDIT")]
     audit: Option<PathBuf>,
+    /// Directory that gets what each key of each limit uses in each hour, as JSON lines; `tidegate usage` sums them
+    ///
+    /// The server appends every 5 seconds, so a kill loses the use of at most 5 seconds. Each server needs another directory. There is a
+    /// file for each day (UTC), which the server never deletes. In 5 seconds up to 65,536 keys are counted by name, and the rest together.
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_USAGE")]
+    usage: Option<PathBuf>,
+    /// URL to which the server posts each of a limit's `thresholds` that a key reaches, as JSON
+    ///
+    /// A failed post is repeated up to 7 times, after 2 seconds and then twice as long each time. Up to 1,024 events wait; further ones are
+    /// dropped, and tidegate_webhook_events_total counts them.
+    #[cfg(feature = "webhook")]
+    #[arg(long, value_name = "URL", env = "TIDEGATE_WEBHOOK", value_parser = web_address)]
+    webhook: Option<String>,
     /// Memory for the history of each limit's decisions, such as 64MiB; `off` keeps none
     ///
     /// It covers each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET /v1/history). A limit takes
@@ -555,6 +568,11 @@ impl Args {
             top_keys: self.top_keys as usize,
             max_reservations: self.max_reservations as usize,
             audit: self.audit.clone(),
+            usage: self.usage.clone(),
+            #[cfg(feature = "webhook")]
+            webhook: self.webhook.clone(),
+            #[cfg(not(feature = "webhook"))]
+            webhook: None,
             history_memory: self.history_memory,
             trace_keys: self.trace_keys.0,
             trace_memory: self.trace_memory,
@@ -586,5 +604,13 @@ impl Args {
             grace: self.grace,
             telemetry: None,
         }
+    }
+}
+
+#[cfg(feature = "webhook")]
+fn web_address(text: &str) -> Result<String, String> {
+    match url::Url::parse(text) {
+        Ok(url) if ["http", "https"].contains(&url.scheme()) => Ok(text.to_owned()),
+        _ => Err("write an address such as https://example.com/hook".to_owned()),
     }
 }

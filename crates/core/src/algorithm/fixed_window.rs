@@ -2,21 +2,73 @@
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, Nanos, Parameters, Quota, Standing};
+use crate::{Calendar, Debt, Decision, Nanos, Parameters, Period, PolicyError, Quota, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "fixed-window",
     aliases: &[],
-    options: &[Known::new("first_hit", Wants::Flag)],
+    options: &[
+        Known::new("first_hit", Wants::Flag),
+        #[cfg(feature = "calendar")]
+        Known::new("calendar", Wants::Flag),
+        #[cfg(feature = "calendar")]
+        Known::new("time_zone", Wants::Zone),
+        #[cfg(feature = "calendar")]
+        Known::new("starts", Wants::Count { least: 1 }),
+    ],
     limits_rate: true,
     build: |spec, amount| {
-        let windows = FixedWindow::new(amount.quota()?);
+        let quota = amount.quota()?;
+        let windows = FixedWindow::new(quota);
+        if let Some(calendar) = calendar(spec, quota.window_nanos())? {
+            return Ok(FixedWindow::on_calendar(quota.limit(), calendar).into());
+        }
         Ok(if spec.flag("first_hit") { windows.first_hit() } else { windows }.into())
     },
 };
 
-/// `limit` units in each window. Windows are aligned to the clock's origin, or each begins at its first admitted request.
+/// Whether windows of this length mean the calendar if nothing else is said.
+fn is_uneven(window: u64) -> bool {
+    Period::ALL.iter().any(|period| period.is_uneven() && period.mean() == window)
+}
+
+/// The calendar that the windows follow: if the options say so, and for months and years.
+#[cfg(feature = "calendar")]
+fn calendar(spec: &AlgorithmSpec, window: u64) -> Result<Option<&'static Calendar>, PolicyError> {
+    let zone = if let Some(Value::Word(zone)) = spec.get("time_zone") { Some(zone) } else { None };
+    let starts = spec.count("starts");
+    let (has_options, first_hit) = (zone.is_some() || starts.is_some(), spec.flag("first_hit"));
+    let follows = match spec.get("calendar") {
+        Some(value) => value == Value::Flag(true),
+        None => has_options || !first_hit && is_uneven(window),
+    };
+    match (follows, Period::of(window)) {
+        (false, _) if has_options => Err(PolicyError::Calendar("time_zone and starts need `calendar: true`")),
+        (false, _) => Ok(None),
+        (true, _) if first_hit => Err(PolicyError::Calendar(
+            "a window begins with the calendar or with the first request, not both",
+        )),
+        (true, None) => Err(PolicyError::Calendar(
+            "a calendar has days, weeks, months and years; write the limit as in 1000/month",
+        )),
+        (true, Some(period)) => {
+            let starts = u8::try_from(starts.unwrap_or(1)).unwrap_or(0);
+            Calendar::new(period, zone.unwrap_or("UTC"), starts).map(Some)
+        }
+    }
+}
+
+#[cfg(not(feature = "calendar"))]
+fn calendar(spec: &AlgorithmSpec, window: u64) -> Result<Option<&'static Calendar>, PolicyError> {
+    if is_uneven(window) && !spec.flag("first_hit") {
+        return Err(PolicyError::Calendar("fixed windows of months and years need the feature `calendar`"));
+    }
+    Ok(None)
+}
+
+/// `limit` units in each window. Windows are aligned to the clock's origin, or each begins at its first admitted request, or they are
+/// the periods of a [`Calendar`].
 ///
 /// Bound: `2 × limit` in any window's length (the end of one window and the start of the next).
 /// State: the window's start, the count.
@@ -24,31 +76,70 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
 pub struct FixedWindow {
     limit: u32,
     window: u64,
-    first_hit: bool,
+    begins: Begins,
+}
+
+/// When a window begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Begins {
+    /// At a multiple of its length.
+    Aligned,
+    FirstHit,
+    Calendar(&'static Calendar),
 }
 
 impl FixedWindow {
-    /// Aligned windows.
+    /// Aligned windows. A month or a year has its mean length; see [`on_calendar`](Self::on_calendar).
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { limit: quota.limit(), window: quota.window_nanos(), first_hit: false }
+        Self { limit: quota.limit(), window: quota.window_nanos(), begins: Begins::Aligned }
+    }
+
+    /// Windows that are the periods of a calendar. With the feature `calendar`, `Calendar::new` makes one.
+    #[must_use]
+    pub const fn on_calendar(limit: u32, calendar: &'static Calendar) -> Self {
+        Self { limit, window: calendar.period().mean(), begins: Begins::Calendar(calendar) }
     }
 
     /// A window starts at the first admitted request and ends a window's length later.
     #[must_use]
     pub const fn first_hit(self) -> Self {
-        Self { first_hit: true, ..self }
+        Self { begins: Begins::FirstHit, ..self }
     }
 
-    pub(crate) const fn same_windows(&self, other: &Self) -> bool {
-        self.window == other.window && self.first_hit == other.first_hit
+    pub(crate) fn same_windows(&self, other: &Self) -> bool {
+        (self.window, self.begins) == (other.window, other.begins)
+    }
+
+    #[inline]
+    const fn is_first_hit(&self) -> bool {
+        matches!(self.begins, Begins::FirstHit)
+    }
+
+    /// The start of a window that begins with a unit taken at `now`.
+    #[inline]
+    fn start(&self, now: Nanos) -> u64 {
+        match self.begins {
+            Begins::Aligned => now.get() - now.get() % self.window,
+            Begins::FirstHit => now.get(),
+            Begins::Calendar(calendar) => calendar.start(now.get()),
+        }
+    }
+
+    /// The end of the window that began at `start`.
+    #[inline]
+    fn end(&self, start: u64) -> u64 {
+        match self.begins {
+            Begins::Calendar(calendar) => calendar.end(start),
+            _ => start + self.window,
+        }
     }
 
     /// How much of the window that contains `now` is left: units taken now count in that window alone. Zero if windows begin
     /// with the first hit and none has begun, because a window must begin with a unit that is used at once.
     pub(crate) fn window_left(&self, state: &[u64], now: Nanos) -> u64 {
         let (count, left) = self.current(state, now);
-        if self.first_hit && count == 0 { 0 } else { left }
+        if self.is_first_hit() && count == 0 { 0 } else { left }
     }
 
     /// Returns units that were taken at `taken`, unless that window has ended.
@@ -60,7 +151,7 @@ impl FixedWindow {
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
-        new[0] = if self.first_hit { now.get() } else { now.get() - now.get() % self.window };
+        new[0] = self.start(now);
         new[1] = used.into();
     }
 
@@ -68,10 +159,9 @@ impl FixedWindow {
     #[inline]
     fn current(&self, state: &[u64], now: Nanos) -> (u64, u64) {
         let (start, count) = (state[0], state[1]);
-        let end = start + self.window;
-        if now.get() >= end || (self.first_hit && count == 0) {
-            let left = if self.first_hit { self.window } else { self.window - now.get() % self.window };
-            (0, left)
+        let end = self.end(start);
+        if now.get() >= end || (self.is_first_hit() && count == 0) {
+            (0, self.end(self.start(now)) - now.get())
         } else {
             (count, end - now.get())
         }
@@ -82,18 +172,31 @@ impl FixedWindow {
     fn begin(&self, state: &mut [u64], now: Nanos, count: u64) {
         if count == 0 {
             // If the clock went back, the newest window remains current.
-            let start = if self.first_hit { now.get() } else { now.get() - now.get() % self.window };
-            state[0] = state[0].max(start);
+            state[0] = state[0].max(self.start(now));
         }
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        let spec = AlgorithmSpec::of(&ENTRY).with("first_hit", self.first_hit.then_some(Value::Flag(true)));
+        let spec = AlgorithmSpec::of(&ENTRY);
+        let spec = match self.begins {
+            Begins::Aligned => spec.with("calendar", is_uneven(self.window).then_some(Value::Flag(false))),
+            Begins::FirstHit => spec.with("first_hit", Some(Value::Flag(true))),
+            Begins::Calendar(calendar) => {
+                let (zone, starts) = (calendar.zone(), calendar.starts());
+                spec.with("calendar", (!calendar.period().is_uneven()).then_some(Value::Flag(true)))
+                    .with("time_zone", (zone != "UTC").then_some(Value::Word(zone)))
+                    .with("starts", (starts > 1).then_some(Value::Count(starts.into())))
+            }
+        };
         (spec, Amount::Quota(Quota::of(self.limit, self.window)))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
-        Parameters::FixedWindow { limit: self.limit, window: self.window, first_hit: self.first_hit }
+        let Self { limit, window, begins } = *self;
+        match begins {
+            Begins::Calendar(calendar) => Parameters::CalendarWindow { limit, calendar },
+            _ => Parameters::FixedWindow { limit, window, first_hit: self.is_first_hit() },
+        }
     }
 }
 
@@ -173,8 +276,11 @@ impl Algorithm for FixedWindow {
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
         // An aligned window ends at a multiple of its length, even if the debt's end was rounded up.
-        let end = if self.first_hit { debt.end() } else { debt.end() - debt.end() % self.window };
-        state[0] = end.saturating_sub(self.window);
+        let end = self.start(Nanos::new(debt.end()));
+        state[0] = match self.begins {
+            Begins::Calendar(calendar) => calendar.start(end.saturating_sub(1)),
+            _ => end.saturating_sub(self.window),
+        };
         state[1] = debt.share.units(self.limit).into();
     }
 }

@@ -349,12 +349,15 @@ pub enum PolicyError {
     NoWindow,
     /// The algorithm limits permits, but a window was given.
     Window,
+    /// The window cannot follow the calendar like this.
+    Calendar(&'static str),
 }
 
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Quota(e) => return e.fmt(f),
+            Self::Calendar(why) => why,
             Self::LogTooLong => {
                 "a log keeps every admission: its limit is at most 1000000; choose sliding-window above that"
             }

@@ -23,6 +23,13 @@ impl Policy {
     pub fn place(&self) -> Option<u64> {
         let (kind, one, two) = match self.parameters() {
             Parameters::FixedWindow { window, first_hit, .. } => (1, window, u64::from(first_hit)),
+            Parameters::CalendarWindow { calendar, .. } => {
+                let zone = calendar
+                    .zone()
+                    .bytes()
+                    .fold(0, |hash: u64, byte| hash.wrapping_mul(131) + u64::from(byte));
+                (5, calendar.period().mean(), zone.wrapping_mul(32) + u64::from(calendar.starts()))
+            }
             Parameters::SlidingLog { lifetime, .. } => (2, lifetime, 0),
             Parameters::SlidingWindow { slot, span, .. } => (3, slot, u64::from(span)),
             Parameters::SlidingCounter { window, .. } => (4, window, 0),

@@ -15,7 +15,7 @@ use crate::{Policy, PolicyError, Quota, write_duration};
 /// The option that every rate-limiting algorithm accepts.
 const COUNT_DENIED: &str = "count_denied";
 /// The largest number of options of one algorithm.
-const MOST_OPTIONS: usize = 2;
+const MOST_OPTIONS: usize = 4;
 
 /// An algorithm's entry in the registry.
 pub(crate) struct AlgorithmEntry {
@@ -72,6 +72,8 @@ pub enum Wants {
     },
     /// A duration, as in `500ms`.
     Span,
+    /// A time zone's name; `UTC` is the default.
+    Zone,
     /// One of these words; the first is the default.
     OneOf(&'static [&'static str]),
 }
@@ -82,6 +84,7 @@ impl fmt::Display for Wants {
             Self::Flag => f.write_str("nothing, true or false"),
             Self::Count { least } => write!(f, "a whole number from {least} to {}", u32::MAX),
             Self::Span => f.write_str("a duration, as in 500ms or 1m30s"),
+            Self::Zone => f.write_str("a time zone's name, as in Europe/Berlin"),
             Self::OneOf(words) => f.write_str(&words.join(" or ")),
         }
     }
@@ -97,7 +100,7 @@ pub enum Value {
     Count(u32),
     /// The value of a [`Wants::Span`].
     Span(Duration),
-    /// The value of a [`Wants::OneOf`].
+    /// The value of a [`Wants::OneOf`] or [`Wants::Zone`].
     Word(&'static str),
 }
 

@@ -46,7 +46,9 @@ impl AlgorithmSpec {
         let value = read(option, wants, value)?;
         let is_default = match (wants, value) {
             (Wants::OneOf(words), Value::Word(word)) => words.first() == Some(&word),
-            (_, value) => value == Value::Flag(false),
+            // Windows of a month follow the calendar unless this says otherwise.
+            (_, Value::Flag(false)) => self.entry.options[at].name != "calendar",
+            (_, value) => value == Value::Word("UTC"),
         };
         self.values[at] = (!is_default).then_some(value);
         Ok(())
@@ -83,6 +85,8 @@ fn read(option: &str, wants: Wants, text: Option<&str>) -> Result<Value, ParsePo
             text.parse().ok().filter(|count| *count >= least).map(Value::Count)
         }
         (Wants::Span, Some(text)) => parse_duration(text).ok().map(Value::Span),
+        #[cfg(feature = "calendar")]
+        (Wants::Zone, Some(text)) => crate::calendar::zone(text).map(Value::Word),
         (Wants::OneOf(words), Some(text)) => {
             words.iter().copied().find(|word| *word == text).map(Value::Word)
         }

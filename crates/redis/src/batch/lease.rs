@@ -240,7 +240,7 @@ impl Batcher {
     ) -> Result<(Nanos, Vec<Before>), StoreError> {
         let requests = errands.iter().filter_map(|errand| errand.request.as_ref());
         let arguments =
-            call::lease_arguments(&leases.numbers, leases.terms.mode(), requests, counts.iter().copied());
+            call::lease_arguments(&leases.plan, leases.terms.mode(), requests, counts.iter().copied());
         let gives_back = errands.iter().any(Errand::gives_back);
         let mut all: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         // Giving back twice would free units of other callers (charging twice is safe). The cluster client repeats calls on

@@ -109,7 +109,6 @@ pub struct Leases {
     pub terms: Terms,
     pub plan: Arc<Plan>,
     pub script: Arc<Script>,
-    pub numbers: Vec<u8>,
     /// The timeout of a request.
     wait: Arc<Wait>,
     prefix: Vec<u8>,
@@ -138,7 +137,6 @@ impl Leases {
         let sections = if keys < FEW { 1 } else { SECTIONS };
         Self {
             terms,
-            numbers: plan.lease_numbers(),
             plan,
             script,
             wait,

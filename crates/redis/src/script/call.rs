@@ -28,14 +28,14 @@ impl Batch {
         } else {
             (bytes(&self.costs), bytes(&self.counts))
         };
-        [plan.numbers().to_vec(), costs, counts]
+        [plan.call_numbers(), costs, counts]
     }
 }
 
 /// The arguments, after the keys, of a call in which nodes take allotments. `requests` are those of each key in order, and
 /// `counts` the number of requests of each key.
 pub fn lease_arguments<'a>(
-    numbers: &[u8],
+    plan: &Plan,
     mode: Mode,
     requests: impl Iterator<Item = &'a Request>,
     counts: impl Iterator<Item = u32>,
@@ -49,12 +49,12 @@ pub fn lease_arguments<'a>(
         }
         packed.extend_from_slice(&(back.taken.get() / 1_000).to_le_bytes());
     }
-    [numbers.to_vec(), letter.to_vec(), packed, counts.flat_map(u32::to_le_bytes).collect()]
+    [plan.lease_numbers(), letter.to_vec(), packed, counts.flat_map(u32::to_le_bytes).collect()]
 }
 
 /// The arguments of a refund, after its keys.
 pub fn refund_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 2] {
-    [plan.numbers().to_vec(), cost.to_string().into_bytes()]
+    [plan.call_numbers(), cost.to_string().into_bytes()]
 }
 
 /// The arguments of a charge, after its keys.
@@ -75,7 +75,7 @@ pub fn joint_arguments<'a>(requests: impl Iterator<Item = (&'a Plan, u32)>, take
     let look = (!takes).then(|| b"look".to_vec());
     requests
         .flat_map(|(plan, cost)| {
-            [plan.kind().letter().into(), plan.numbers().to_vec(), cost.to_string().into_bytes()]
+            [plan.kind().letter().into(), plan.call_numbers(), cost.to_string().into_bytes()]
         })
         .chain(look)
         .collect()
@@ -94,7 +94,7 @@ pub fn reserve_arguments<'a>(
     let part = |(plan, cost, is_shadow): Reserved<'a>| {
         let letter = plan.kind().letter();
         let letter = if is_shadow { letter.to_ascii_uppercase() } else { letter.to_owned() };
-        [letter.into_bytes(), plan.numbers().to_vec(), cost.to_string().into_bytes()]
+        [letter.into_bytes(), plan.call_numbers(), cost.to_string().into_bytes()]
     };
     let ttl = ttl.get().div_ceil(1_000).to_string().into_bytes();
     let rest = [text.to_vec(), ttl, most.to_string().into_bytes(), places, id.into()];

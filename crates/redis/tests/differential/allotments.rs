@@ -83,14 +83,15 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
     for (at, terms) in all.into_iter().enumerate() {
         let plan = Plan::new(*terms.policy()).expect("the policy can be shared");
         let script = bench.scripts.lease(plan.kind()).expect("it can be leased").clone();
-        let (window, numbers) = (window_of(terms.policy()), plan.lease_numbers());
+        let window = window_of(terms.policy());
         let mut known: HashMap<Vec<u8>, Known> = HashMap::new();
         let (mut steps, mut era) = (0, 0);
         while steps < rounds {
             let before = bench.now;
             bench.move_time(window);
             if !(START / 2..2 * START).contains(&bench.now) {
-                (bench.now, era) = (START, era + 1);
+                bench.set(START);
+                era += 1;
                 known.clear();
             }
             if bench.now < before {
@@ -110,7 +111,7 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
                 keys.push(key);
             }
             let counts = requests.iter().map(|requests| requests.len() as u32);
-            let arguments = call::lease_arguments(&numbers, terms.mode(), requests.iter().flatten(), counts);
+            let arguments = call::lease_arguments(&plan, terms.mode(), requests.iter().flatten(), counts);
             let (now, found) = bench.call(&script, &keys, &arguments);
             for ((key, before), requests) in keys.iter().zip(found).zip(&requests) {
                 let Before::Value(before) = before else { panic!("{terms:?}: {key:?} is wrong: {before:?}") };
@@ -151,9 +152,12 @@ fn the_fixed_window_script_serves_nodes_as_the_terms_do() {
             leased(of("1000/1m").first_hit()),
             leased(of("900/7us")),
             leased(of("4294967295/366d")),
+            leased(calendar("fixed-window:time-zone=Europe/Berlin 90/day")),
+            leased(calendar("fixed-window:starts=31 70000/month")),
         ],
         11,
     );
+    hold_to(vec![reported(calendar("fixed-window 50/year"))], 13);
     hold_to(vec![reported(of("50/1s")), reported(of("100/1m").first_hit())], 12);
 }
 
@@ -232,12 +236,7 @@ fn a_call_that_gives_back_and_arrives_twice_gives_back_once() {
         let plan = Plan::new(*terms.policy()).expect("the policy can be shared");
         let script = bench.scripts.lease(plan.kind()).expect("it can be leased").clone();
         let arguments = |request: &Request| {
-            call::lease_arguments(
-                &plan.lease_numbers(),
-                terms.mode(),
-                std::iter::once(request),
-                std::iter::once(1),
-            )
+            call::lease_arguments(&plan, terms.mode(), std::iter::once(request), std::iter::once(1))
         };
         let ask = |cost, back| Request { cost, ahead: 0, back, spent: 0, sent: Nanos::ZERO };
         let (key, once) = (b"k".to_vec(), b"once".to_vec());

@@ -28,10 +28,11 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             bench.move_time(window);
             if plan.is_log() {
                 // The script forgets expired entries at other times than the algorithm: see the refunds.
-                bench.now = bench.now.max(before);
+                bench.set(bench.now.max(before));
             }
             if !(START / 2..2 * START).contains(&bench.now) {
-                (bench.now, era) = (START, era + 1);
+                bench.set(START);
+                era += 1;
                 states.clear();
             }
             let keys = [format!("{at}:{era}:{}", bench.random.below(3)).into_bytes()];
@@ -117,6 +118,11 @@ fn the_fixed_window_script_charges_as_the_algorithm_does() {
         ],
         31,
     );
+}
+
+#[test]
+fn the_script_of_a_calendar_charges_as_the_algorithm_does() {
+    hold_to(calendars(), 35);
 }
 
 #[test]

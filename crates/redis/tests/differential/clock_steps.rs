@@ -221,3 +221,57 @@ fn holders_from_the_future_keep_their_names_and_their_hold_counts_from_now_on() 
     bench.now += 50_000_000;
     assert_eq!(take(&mut bench, 0).0.remaining(), 9);
 }
+
+#[test]
+fn a_calendar_from_the_future_counts_in_the_window_of_now() {
+    let day = 86_400_000_000;
+    let mut bench = Bench::new(70);
+    let plan = Plan::new(calendar("fixed-window 5/month")).expect("the policy can be shared");
+    let scripts = [bench.scripts.batch(plan.kind()), bench.scripts.batch(plan.kind()).after_step()];
+    let [usual, after_step] = scripts.map(std::sync::Arc::clone);
+    let mut asked = |at: u64, cost, script: &Script| {
+        bench.set(at);
+        let batch = Batch { keys: vec![b"k".to_vec()], costs: vec![cost], counts: vec![1] };
+        let (now, found) = bench.call(script, &batch.keys, &batch.arguments(&plan));
+        let [Before::Value(before)] = &found[..] else { panic!("{found:?}") };
+        let mut decisions = Vec::new();
+        plan.decisions(before.as_deref(), now, &[cost], |_, decision, _| decisions.push(decision))
+            .expect("the value is a state");
+        decisions[0]
+    };
+    // START is the 13th of November 2025.
+    assert!(asked(START + 40 * day, 5, &usual).is_allowed());
+    let denied = asked(START, 1, &after_step);
+    let until_december = Duration::from_micros(1_764_547_200_000_000 - START);
+    assert_eq!(denied.retry_after(), Some(until_december), "{denied:?}");
+    assert!(asked(START + 20 * day, 5, &after_step).is_allowed());
+    assert!(!asked(START + 20 * day, 1, &usual).is_allowed());
+}
+
+#[test]
+fn a_calendar_holds_if_the_clocks_are_further_apart_than_a_period() {
+    let day = 86_400_000_000;
+    for (script_at, node_at) in [(START, START + 100 * day), (START + 100 * day, START)] {
+        let mut bench = Bench::new(71);
+        let plan =
+            Plan::new(calendar("fixed-window:time-zone=Europe/Berlin 5/day")).expect("it can be shared");
+        let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
+        let values: Vec<_> = (0..4)
+            .map(|_| {
+                bench.set(script_at);
+                crate::script::plan_clock::NOW.set(node_at);
+                let batch = Batch { keys: vec![b"k".to_vec()], costs: vec![2], counts: vec![1] };
+                let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(&plan));
+                let [Before::Value(before)] = &found[..] else { panic!("{found:?}") };
+                let mut allowed = false;
+                plan.decisions(before.as_deref(), now, &[2], |_, decision, _| {
+                    allowed = decision.is_allowed();
+                })
+                .expect("the value is a state");
+                allowed
+            })
+            .collect();
+        let late = node_at < script_at;
+        assert_eq!(values[..3], [true, true, late], "{values:?}");
+    }
+}

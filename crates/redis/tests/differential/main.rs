@@ -101,7 +101,12 @@ impl Bench {
                 0
             }
         };
-        self.now += far;
+        self.set(self.now + far);
+    }
+
+    fn set(&mut self, now: u64) {
+        self.now = now;
+        crate::script::plan_clock::NOW.set(now);
     }
 
     fn cost(&mut self, limit: u32) -> u32 {
@@ -132,7 +137,8 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             bench.move_time(window);
             if !(START / 2..2 * START).contains(&bench.now) {
                 // With long windows the time has come close to the maximum of `Nanos`. Start again with other keys.
-                (bench.now, era) = (START, era + 1);
+                bench.set(START);
+                era += 1;
                 states.clear();
             }
             let mut batch = Batch::default();
@@ -221,6 +227,7 @@ fn window_of(policy: &Policy) -> u64 {
             (u128::from(burst) * u128::from(step) / u128::from(parts)) as u64
         }
         P::LeakyBucket { max_wait, .. } => max_wait,
+        P::CalendarWindow { calendar, .. } => calendar.longest(),
         P::Concurrency { hold, .. } => hold.unwrap_or_default(),
         _ => 1_000_000,
     };
@@ -245,6 +252,27 @@ fn the_fixed_window_script_decides_as_the_algorithm_does() {
         ],
         1,
     );
+}
+
+fn calendar(text: &str) -> Policy {
+    text.parse().expect("the policy is well formed")
+}
+
+/// Periods of each kind, with two changes of the clocks a year and months of all lengths.
+fn calendars() -> Vec<Policy> {
+    [
+        "fixed-window:time-zone=Europe/Berlin 5/day",
+        "fixed-window:calendar 70/week",
+        "fixed-window:starts=31:time-zone=America/Sao_Paulo 100/month",
+        "fixed-window 4294967295/year",
+    ]
+    .map(calendar)
+    .into()
+}
+
+#[test]
+fn the_script_follows_a_calendar_as_the_algorithm_does() {
+    hold_to(calendars(), 9);
 }
 
 /// Counts of one, two and four bytes, with few and many slots.
@@ -348,6 +376,7 @@ fn the_permit_script_decides_as_the_algorithm_does() {
 fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
     let policies: Vec<Policy> = vec![
         Policy::fixed_window(quota("20/1s")),
+        calendar("fixed-window 20/month"),
         Policy::sliding_window(quota("20/1s")),
         Policy::sliding_counter(quota("20/1s")),
         Policy::token_bucket(quota("7/300ms")),
@@ -364,7 +393,7 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
     let (mut admitted, mut denied) = (0, 0);
     for turn in 0..STEPS / 4 {
         bench.move_time(300_000);
-        let first = bench.random.below(8) as usize;
+        let first = bench.random.below(9) as usize;
         let count = 1 + bench.random.below(5) as usize;
         let wanted: Vec<(usize, u64, u32)> = (first..first + count)
             .map(|at| (at % plans.len(), bench.random.below(2), bench.cost(8)))

@@ -154,7 +154,7 @@ impl Model {
         for step in 0..steps {
             let before = self.bench.now;
             self.bench.move_time(1_000_000);
-            self.bench.now = self.bench.now.max(before);
+            self.bench.set(self.bench.now.max(before));
             let recent = self.known.len().saturating_sub(1 + self.bench.random.below(8) as usize);
             match self.bench.random.below(8) {
                 0..=3 => {
@@ -254,6 +254,7 @@ fn reservations_are_settled_as_the_algorithms_do() {
     let log = |text| Policy::sliding_log(quota(text)).expect("the log is short");
     let policies = vec![
         Policy::fixed_window(quota("40/1s")),
+        calendar("fixed-window:time-zone=Europe/Berlin 40/day"),
         FixedWindow::new(quota("40/1s")).first_hit().into(),
         Policy::sliding_window(quota("40/1s")),
         SlidingWindow::new(quota("300/2s")).into(),

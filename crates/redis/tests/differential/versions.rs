@@ -72,7 +72,7 @@ impl Bench {
         let script = self.scripts.lease(plan.kind()).expect("it can be leased").clone();
         let counts = std::iter::once(1);
         let requests = std::iter::once(&request);
-        let arguments = call::lease_arguments(&plan.lease_numbers(), terms.mode(), requests, counts);
+        let arguments = call::lease_arguments(plan, terms.mode(), requests, counts);
         self.call(&script, &[key.to_vec()], &arguments);
     }
 

@@ -21,8 +21,7 @@ impl Bench {
                 let count = 1 + self.random.below(3);
                 let requests: Vec<_> = (0..count).map(|_| self.request(terms, &mut known.out)).collect();
                 let counts = [requests.len() as u32].into_iter();
-                let numbers = plan.lease_numbers();
-                let arguments = call::lease_arguments(&numbers, terms.mode(), requests.iter(), counts);
+                let arguments = call::lease_arguments(plan, terms.mode(), requests.iter(), counts);
                 let (now, found) = self.call(&script, &keys, &arguments);
                 let grants = plan.grants(terms, value(&found), now, requests.iter()).expect("a state");
                 for (request, grant) in requests.iter().zip(grants) {

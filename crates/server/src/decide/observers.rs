@@ -4,7 +4,8 @@ use std::{fmt, sync::Arc};
 
 use tidegate_core::Clock;
 
-use crate::observe::trace::Trace;
+use crate::decide::thresholds::OnThreshold;
+use crate::observe::{trace::Trace, usage::Ledger};
 
 /// The trace and the clock that limits report their decisions to, in addition to their counters.
 #[derive(Clone, Default)]
@@ -13,6 +14,10 @@ pub struct DecisionObservers {
     pub trace: Option<Arc<Trace>>,
     /// With it, limits measure how long a sample of their decisions took.
     pub clock: Option<Arc<dyn Clock>>,
+    /// Keeps what each key uses.
+    pub(crate) usage: Option<Arc<Ledger>>,
+    /// Gets each threshold that a key reaches.
+    pub(crate) on_threshold: Option<OnThreshold>,
 }
 
 impl fmt::Debug for DecisionObservers {

@@ -2,10 +2,35 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
 };
 
+use serde::Serialize;
 use tidegate_core::{Decision, DenialReason, Nanos};
+
+/// A key has reached a threshold of its limit.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Reached {
+    pub limit: String,
+    pub key: String,
+    /// The threshold.
+    pub percent: u8,
+    pub used: u64,
+    pub of: u64,
+    pub time_ms: u64,
+}
+
+/// Relaxed counters: a scrape needs no exact moment.
+#[derive(Debug, Default)]
+pub(crate) struct WebhookStats {
+    pub sent: AtomicU64,
+    /// Attempts that failed.
+    pub failed: AtomicU64,
+    pub dropped: AtomicU64,
+}
+
+/// What a limit does with each event.
+pub(crate) type OnThreshold = Arc<dyn Fn(Reached) + Send + Sync>;
 
 /// The maximum number of events that are remembered. Beyond that, events of other keys are left out until some periods have ended.
 const MOST: usize = 1 << 16;

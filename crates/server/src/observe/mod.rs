@@ -1,5 +1,7 @@
 //! Everything that only watches decisions: metrics, history, heavy keys, traces, telemetry.
 
+#[cfg(feature = "webhook")]
+mod agent;
 pub mod audit;
 #[cfg(test)]
 pub(crate) mod captured_log;
@@ -15,4 +17,7 @@ pub mod telemetry;
 #[path = "telemetry/off.rs"]
 pub mod telemetry;
 pub mod trace;
+pub mod usage;
+#[cfg(feature = "webhook")]
+pub(crate) mod webhook;
 pub mod what_if;

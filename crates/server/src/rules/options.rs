@@ -49,6 +49,7 @@ pub(crate) fn read(fields: &Fields<'_>, spec: &mut PolicySpec) {
             Wants::Flag => fields.flag(known.name).is_some(),
             Wants::Count { least } => fields.number(known.name, least).is_some(),
             Wants::Span => fields.duration(known.name).is_some(),
+            Wants::Zone => true,
             Wants::OneOf(words) => {
                 let words: Vec<(&str, ())> = words.iter().map(|&word| (word, ())).collect();
                 fields.word(known.name, &words).is_some()

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::{AlgorithmSpec, ParseQuotaError, Policy, PolicyError, Quota, write_duration};
+use tidegate_core::{AlgorithmSpec, ParseQuotaError, Policy, PolicyError, Quota};
 use tidegate_limiter::WhenFull;
 use tidegate_redis::{Mode, OnError, Timeout};
 
@@ -120,12 +120,8 @@ impl PolicySpec {
 
     /// `100/1m`, or the number of permits.
     pub fn quota(&self) -> String {
-        let mut text = self.limit.to_string();
-        if let Some(window) = self.window {
-            text.push('/');
-            push_duration(&mut text, window);
-        }
-        text
+        let quota = self.window.and_then(|window| Quota::new(self.limit, window).ok());
+        quota.map_or_else(|| self.limit.to_string(), |quota| quota.to_string())
     }
 
     /// The same algorithm and options with another quota: `100/1m`, or a number of permits.
@@ -170,11 +166,6 @@ pub enum QuotaTextError {
     /// The algorithm cannot count by it.
     #[error(transparent)]
     Policy(PolicyError),
-}
-
-fn push_duration(text: &mut String, span: Duration) {
-    // Writing to a `String` does not fail.
-    let _ = write_duration(text, span);
 }
 
 /// A YAML mapping, the form that [`parse_policy`](super::parse_policy) parses.

@@ -87,6 +87,10 @@ pub struct Options {
     pub max_reservations: usize,
     /// The file to which each action of an operator is appended; `None` for none.
     pub audit: Option<PathBuf>,
+    /// The URL to which thresholds that keys reach are posted; `None` for none. Needs the feature `webhook`.
+    pub webhook: Option<String>,
+    /// The directory of the ledger of usage; `None` keeps none.
+    pub usage: Option<PathBuf>,
     /// The maximum bytes for the history of decisions; 0 keeps none.
     pub history_memory: u64,
     /// The share of all keys that is traced; `None` for no trace.
@@ -178,6 +182,8 @@ impl Default for Options {
             top_keys: TOP_KEYS,
             max_reservations: MOST_RESERVATIONS,
             audit: None,
+            usage: None,
+            webhook: None,
             history_memory: HISTORY_BYTES,
             trace_keys: None,
             trace_memory: TRACE_BYTES,

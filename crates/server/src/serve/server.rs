@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,6 +19,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+#[cfg(feature = "webhook")]
+use crate::observe::webhook::Webhook;
 use crate::{
     control::flow::{Flow, Pushed},
     decide::{
@@ -25,6 +28,7 @@ use crate::{
         observers::DecisionObservers,
         service::{InForce, Service},
         shared::SharedStore,
+        thresholds::OnThreshold,
         throttle::{THROTTLE, Throttle},
     },
     edges::{
@@ -40,6 +44,7 @@ use crate::{
         occupancy::{self, Occupancy},
         once_a_minute::OnceAMinute,
         trace::Trace,
+        usage::Ledger,
     },
     rules::{Keeping, file::RulesFile, is_sensible},
     serve::{
@@ -55,6 +60,9 @@ use crate::{
 };
 #[cfg(feature = "grpc")]
 use crate::{observe::metrics::XdsStats, serve::xds};
+
+/// The least time for the last write of the usage.
+const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// An order to a running server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +99,7 @@ pub struct Server {
     reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
     attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
+    usage: Option<Arc<Ledger>>,
     /// The address of each listener, by the option that sets it.
     addresses: Vec<(&'static str, SocketAddr)>,
     /// All listeners but that of RESP, and what stops them.
@@ -138,7 +147,9 @@ impl Server {
         let sources = Sources::of(&options);
         let reload = Reload::new(sources.clone(), Arc::clone(&events));
         let loaded = sources.load(keeping)?;
-        let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, clock)?);
+        let watchers = watchers(&options, &events)?;
+        let usage = watchers.usage.clone();
+        let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, (clock, watchers))?);
         let rates = Arc::new(descriptor_service(&options, &service));
         events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
         if let Some(state) = &state {
@@ -217,6 +228,7 @@ impl Server {
             control_planes,
             reload_orders,
             state: state.map(Arc::new),
+            usage,
             addresses,
             serving,
             stop_serving,
@@ -252,6 +264,7 @@ impl Server {
             stats,
             reload,
             state,
+            usage,
             serving,
             stop_serving,
             resp,
@@ -298,6 +311,12 @@ impl Server {
         let _ = stop_serving.send(true);
         let open = || events.http.connections.load(Ordering::Relaxed);
         let ended = stop_listeners(serving, resp, options.grace, &mut orders, open).await;
+        if let Some(usage) = usage {
+            let left = options.grace.saturating_sub(stopping.elapsed()).max(LAST_WRITE);
+            if timeout(left, tokio::task::spawn_blocking(move || usage.write())).await.is_err() {
+                tracing::error!("the last usage was not written in time");
+            }
+        }
         let Some(state) = state else {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
             return ended;
@@ -410,12 +429,38 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
     Ok(Some(Arc::new(store)))
 }
 
+/// The ledger of usage and the webhook.
+fn watchers(options: &Options, events: &Events) -> Result<DecisionObservers, StartError> {
+    let open =
+        |path: PathBuf| Ledger::open(path.clone()).map_err(|source| StartError::Usage { path, source });
+    Ok(DecisionObservers {
+        usage: options.usage.clone().map(open).transpose()?.map(Arc::new),
+        on_threshold: on_threshold(options, events)?,
+        ..DecisionObservers::default()
+    })
+}
+
+/// What posts the thresholds that keys reach, if there is a webhook.
+fn on_threshold(options: &Options, events: &Events) -> Result<Option<OnThreshold>, StartError> {
+    let Some(url) = options.webhook.clone() else { return Ok(None) };
+    #[cfg(feature = "webhook")]
+    {
+        let webhook = Webhook::to(url, Arc::clone(&events.webhook)).map_err(StartError::Threads)?;
+        Ok(Some(Arc::new(move |event| webhook.tell(event))))
+    }
+    #[cfg(not(feature = "webhook"))]
+    {
+        let _ = (url, events);
+        Err(StartError::Threads(std::io::Error::other("--webhook needs the feature `webhook`")))
+    }
+}
+
 fn make_service(
     options: &Options,
     loaded: Loaded,
     state: Option<&State>,
     shared: Option<Arc<SharedStore>>,
-    clock: Arc<dyn Clock>,
+    (clock, watchers): (Arc<dyn Clock>, DecisionObservers),
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
     let Loaded { rules, domains, tokens } = loaded;
@@ -424,7 +469,7 @@ fn make_service(
     // Limits in a store, or restored from a file, are not fresh.
     let is_fresh = shared.is_none() && state.is_none();
     let trace = options.trace_keys.map(|share| Arc::new(Trace::new(share, options.trace_memory, is_fresh)));
-    let watchers = DecisionObservers { trace: trace.clone(), clock: Some(Arc::clone(&clock)) };
+    let watchers = DecisionObservers { trace: trace.clone(), clock: Some(Arc::clone(&clock)), ..watchers };
     let limits = match shared {
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
         None => Limits::new(rules, capacity, hash_keys, clock.now())?,

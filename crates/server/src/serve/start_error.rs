@@ -43,6 +43,14 @@ pub enum StartError {
         /// The system's error.
         source: io::Error,
     },
+    /// The ledger of usage cannot be written.
+    #[error("--usage {}: cannot write there: {source}", path.display())]
+    Usage {
+        /// The directory.
+        path: std::path::PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The access file was rejected.
     #[error("--access: {0}")]
     Access(#[source] RulesError),

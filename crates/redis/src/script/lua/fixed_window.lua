@@ -1,7 +1,13 @@
--- value: start (7 bytes), count (4)             numbers: limit, window, 1 for first-hit
+-- value: start (7 bytes), count (4)             numbers: limit, window, 1 for first-hit or 2 for a calendar, three boundaries
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
-  p.lasts, p.aligned = p[2], p[3] ~= 1 and p[2] or nil
+  p.lasts, p.aligned = p[2], p[3] == 0 and p[2] or nil
+  p.begin = p[3] == 1 and now or now - now % p[2]
+  -- What began before `from` has ended. Before all three boundaries, nothing has.
+  if p[3] == 2 then
+    p.from = now < p[4] and 0 or now < p[5] and p[4] or now < p[6] and p[5] or p[6]
+    p.begin = now < p[4] and now or p.from
+  end
   return 11
 end
 local function decide(p, v, cost)
@@ -9,9 +15,13 @@ local function decide(p, v, cost)
   local start, count = 0, 0
   if v then start, count = read('<I7I4', v) end
   local was = start
-  if now >= start + window or first_hit and count == 0 then count = 0 end
+  if p.from then
+    if start < p.from then count = 0 end
+  elseif now >= start + window or first_hit and count == 0 then
+    count = 0
+  end
   if count + cost > limit then return end
-  if count == 0 then start = math.max(start, first_hit and now or now - now % window) end
+  if count == 0 then start = math.max(start, p.begin) end
   return pack('<I7I4', start, count + cost), start, was
 end
 return prepare, decide

@@ -32,7 +32,7 @@ local function own(p, before, size, adopt, key)
   local value, as_is = before, true
   if before and #before ~= size then value, as_is = adopt and adopt(p, before) or nil, false end
   if went_back and value then
-    local latest = p.aligned and now - now % p.aligned or now + (p.ahead or 0)
+    local latest = p.from and p.begin or p.aligned and now - now % p.aligned or now + (p.ahead or 0)
     if read('<I7', value) > latest then
       -- A bucket's fraction is part of its head.
       local rest = p.ahead and string.rep('\0', size - 7) or string.sub(value, 8)

@@ -6,7 +6,7 @@ mod numbers;
 mod state;
 
 pub use error::PlanError;
-use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy};
+use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Policy};
 
 use super::Kind;
 
@@ -25,6 +25,7 @@ pub struct Plan {
     /// Part of the key that names the values' meaning, so that a limit whose values change their meaning gets other keys.
     shape: String,
     layout: Layout,
+    calendar: Option<&'static Calendar>,
 }
 
 /// The layout of a value in Redis.
@@ -53,7 +54,16 @@ impl Plan {
             return Err(PlanError::CountsDenied);
         }
         let micros = |nanos: u64| nanos.is_multiple_of(1_000).then_some(nanos / 1_000);
+        let mut followed = None;
         let (kind, numbers, shape, layout) = match policy.parameters() {
+            Parameters::CalendarWindow { limit, calendar } => {
+                followed = Some(calendar);
+                // In place of the boundaries, the calendar's identity.
+                let identity = policy.place().unwrap_or_default() >> 12;
+                let numbers = numbers::pack(&[limit.into(), calendar.longest() / 1_000, 2, identity]);
+                let (name, zone, starts) = (calendar.period().name(), calendar.zone(), calendar.starts());
+                (Kind::FixedWindow, numbers, format!("f{name}{starts}@{zone}"), Layout::Window)
+            }
             Parameters::FixedWindow { limit, window, first_hit } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit.into(), window, first_hit.into()]);
@@ -109,7 +119,7 @@ impl Plan {
             }
             _ => return Err(PlanError::Unknown),
         };
-        Ok(Self { policy, kind, numbers, shape, layout })
+        Ok(Self { policy, kind, numbers, shape, layout, calendar: followed })
     }
 
     /// The policy.
@@ -154,7 +164,7 @@ impl Plan {
     /// The numbers for the scripts that charge what was used.
     #[doc(hidden)]
     pub fn lease_numbers(&self) -> Vec<u8> {
-        let mut numbers = self.numbers.clone();
+        let mut numbers = self.call_numbers();
         let parameters = self.policy.parameters();
         if let Parameters::TokenBucket { step, parts, .. } | Parameters::LeakyBucket { step, parts, .. } =
             parameters
@@ -169,8 +179,22 @@ impl Plan {
         self.kind
     }
 
+    /// The limit's numbers, which identify it.
     pub(crate) fn numbers(&self) -> &[u8] {
         &self.numbers
+    }
+
+    /// The numbers for a call that is sent now. Those of a calendar include three boundaries, the middle one the nearest to this server's
+    /// time. The store's clock decides between which of them it is, so it may be off by half a period.
+    pub(crate) fn call_numbers(&self) -> Vec<u8> {
+        let Some(calendar) = self.calendar else { return self.numbers.clone() };
+        let now = clock::now();
+        let (start, end) = (calendar.start_of(now), calendar.end_of(now));
+        let is_late = now.saturating_since(start) > end.saturating_since(now);
+        let middle = if is_late { end } else { start };
+        let before = calendar.start_of(middle.saturating_since(Nanos::new(1)));
+        let micros = [before, middle, calendar.end_of(middle)].map(|edge| edge.get() / 1_000);
+        numbers::with_edges(&self.numbers, micros)
     }
 
     /// The decisions on these costs in order, from the reply's part for their key. `None` if the value cannot be a state of
@@ -217,4 +241,25 @@ fn span_name(micros: u64) -> String {
         .iter()
         .find(whole)
         .map_or_else(|| format!("{micros}us"), |(unit, name)| format!("{}{name}", micros / unit))
+}
+
+/// This server's time.
+#[cfg(not(test))]
+mod clock {
+    pub(super) fn now() -> tidegate_core::Nanos {
+        tidegate_core::Clock::now(&tidegate_limiter::SystemClock::new())
+    }
+}
+
+/// The time of a test.
+#[cfg(test)]
+pub(crate) mod clock {
+    use std::cell::Cell;
+    use tidegate_core::Nanos;
+
+    thread_local!(pub(crate) static NOW: Cell<u64> = const { Cell::new(0) });
+
+    pub(super) fn now() -> Nanos {
+        Nanos::from_micros(NOW.get())
+    }
 }

@@ -9,6 +9,11 @@ pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
     padded.flat_map(|&number| (number as f64).to_le_bytes()).collect()
 }
 
+/// These numbers with boundaries in place of the last three.
+pub(super) fn with_edges(numbers: &[u8], edges: [u64; 3]) -> Vec<u8> {
+    [&numbers[..24], &pack(&edges)[..24]].concat()
+}
+
 /// The numbers of a bucket whose interval is `step / parts` nanoseconds and which holds `bound` (in `1/parts` ns).
 ///
 /// Spans are whole microseconds and a fraction in `1 / (1000 × parts)` of one, which is exact for every rate. The fraction's

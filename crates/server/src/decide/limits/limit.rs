@@ -18,8 +18,19 @@ use super::{
     memory::{Memory, SetOverrideError},
 };
 use crate::{
-    decide::{counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit},
-    observe::{heavy::Top, latency, trace::Tap},
+    decide::{
+        counts::CountsRead,
+        observers::DecisionObservers,
+        refusal::Refusal,
+        shared::StoreLimit,
+        thresholds::{OnThreshold, Reached},
+    },
+    observe::{
+        heavy::Top,
+        latency,
+        trace::Tap,
+        usage::{Ledger, Use},
+    },
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
 };
 
@@ -34,6 +45,8 @@ pub struct Limit {
     pub(super) store: Option<Arc<StoreLimit>>,
     /// Keeps what chosen keys ask.
     pub(super) tap: Option<Tap>,
+    pub(super) usage: Option<Arc<Ledger>>,
+    pub(super) on_threshold: Option<OnThreshold>,
     /// Measures how long decisions took.
     pub(super) clock: Option<Arc<dyn Clock>>,
     /// Decides instead of the policy of the states in `memory`, for numbers that come with a request.
@@ -143,6 +156,8 @@ impl Limit {
             memory: Arc::clone(&self.memory),
             store: None,
             tap: self.tap.clone(),
+            usage: self.usage.clone(),
+            on_threshold: self.on_threshold.clone(),
             clock: self.clock.clone(),
             own,
         })
@@ -303,6 +318,9 @@ impl Limit {
         if cost == 0 && (!matches!(act, Act::Take | Act::TakeAnyway) || decision.is_allowed()) {
             return;
         }
+        if let Some(ledger) = &self.usage {
+            self.keep_usage(ledger, act, key, cost, decision, now);
+        }
         match act {
             Act::Take | Act::TakeAnyway => self.count_taken(key, cost, decision, now),
             Act::Charge => {
@@ -321,6 +339,18 @@ impl Limit {
         } else {
             self.see_refund(key, estimated - actual, now);
         }
+    }
+
+    #[cold]
+    fn keep_usage(&self, ledger: &Ledger, act: Act, key: &[u8], cost: u32, decision: &Decision, now: Nanos) {
+        let denied = decision.is_denied() && act != Act::Charge;
+        let used = match act {
+            Act::Take if denied => 0,
+            Act::Take | Act::TakeAnyway | Act::Charge => i64::from(cost),
+            Act::Peek | Act::Refund => return,
+        };
+        let more = Use { used, requests: u64::from(!denied), denied: u64::from(denied) };
+        ledger.add(&self.spec.name, key, more, now);
     }
 
     #[inline]
@@ -344,6 +374,10 @@ impl Limit {
         self.memory.thresholds.see(&self.spec.thresholds, tag, decision, now, |percent, used| {
             let (limit, key) = (self.spec.name.as_str(), String::from_utf8_lossy(key));
             tracing::info!(limit, %key, used, of = decision.limit(), "a key has used {percent}% of its limit");
+            if let Some(tell) = &self.on_threshold {
+                let (limit, key, of) = (limit.to_owned(), key.into_owned(), decision.limit());
+                tell(Reached { limit, key, percent, used, of, time_ms: now.get() / 1_000_000 });
+            }
         });
     }
 
@@ -364,6 +398,9 @@ impl Limit {
 
     #[inline]
     fn see_refund(&self, key: &[u8], cost: u32, now: Nanos) {
+        if let Some(ledger) = &self.usage {
+            ledger.add(&self.spec.name, key, Use { used: -i64::from(cost), ..Use::default() }, now);
+        }
         if let Some(tap) = &self.tap
             && cost > 0
         {
@@ -373,7 +410,9 @@ impl Limit {
 
     /// Attaches the trace and the latency clock.
     pub(super) fn watch(&mut self, watchers: &DecisionObservers) {
-        let DecisionObservers { trace, clock } = watchers;
+        let DecisionObservers { trace, clock, usage, on_threshold } = watchers;
+        self.on_threshold.clone_from(on_threshold);
+        self.usage.clone_from(usage);
         self.tap = trace.as_ref().and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
         self.clock.clone_from(clock);
     }

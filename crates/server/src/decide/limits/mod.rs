@@ -199,6 +199,8 @@ impl Limits {
                 memory,
                 store,
                 tap: None,
+                usage: None,
+                on_threshold: None,
                 clock: None,
                 own: None,
             };

@@ -16,7 +16,7 @@ use tidegate_core::DenialReason;
 use tidegate_limiter::Stats;
 
 use crate::{
-    decide::{counts::CountsRead, service::Service, throttle::THROTTLE},
+    decide::{counts::CountsRead, service::Service, thresholds::WebhookStats, throttle::THROTTLE},
     edges::resp::RespStats,
     listen::tls::Tls,
 };
@@ -62,6 +62,7 @@ pub(crate) struct Events {
     pub certificate_loads: [AtomicU64; 2],
     /// The same for the access file.
     pub access_loads: [AtomicU64; 2],
+    pub webhook: Arc<WebhookStats>,
     pub http: Arc<ConnectionStats>,
     pub admin: Arc<ConnectionStats>,
 }
@@ -419,6 +420,13 @@ impl Counted {
         ] {
             sink.family(name, help, Kind::Counter, &values)?;
         }
+        let WebhookStats { sent, failed, dropped } = &*events.webhook;
+        let posts = [("sent", sent), ("failed", failed), ("dropped", dropped)];
+        let posts = posts.map(|(result, count)| ([("result", result)], read(count)));
+        let posts: Vec<_> = posts.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+        let help =
+            "Events of thresholds that the webhook took, attempts that failed, and events that were dropped";
+        sink.family("webhook_events", help, Kind::Counter, &posts)?;
         let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
         for (name, help, value) in [
             ("rules_limits", "Limits in the rules", limits),

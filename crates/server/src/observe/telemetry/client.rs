@@ -1,17 +1,15 @@
 //! Sends what goes over HTTP. The threads that export may block.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
 use axum::body::Bytes;
 use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-use ureq::{
-    Agent,
-    tls::{Certificate, RootCerts, TlsConfig},
-};
+use ureq::Agent;
 
 use super::TelemetryError;
+use crate::observe::agent;
 
 /// The longest answer of a collector that is read.
 const MAX_ANSWER: u64 = 64 * 1024;
@@ -36,23 +34,12 @@ impl Client {
             Some(pem) => CertificateDer::pem_slice_iter(pem)
                 .collect::<Result<_, _>>()
                 .map_err(|error| refused(&error.to_string()))?,
-            // Those that can be read. Without any, only TLS fails.
-            None => rustls_native_certs::load_native_certs().certs,
+            None => agent::of_this_machine(),
         };
         if authority.is_some() && trusted.is_empty() {
             return Err(refused("the file has no certificate in PEM"));
         }
-        let trusted = trusted.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>();
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::Specific(Arc::new(trusted)))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
-        let config = Agent::config_builder()
-            .tls_config(tls)
-            .http_status_as_error(false)
-            .timeout_global(Some(opentelemetry_otlp::OTEL_EXPORTER_OTLP_TIMEOUT_DEFAULT))
-            .build();
-        Ok(Self(config.into()))
+        Ok(Self(agent::new(&trusted, opentelemetry_otlp::OTEL_EXPORTER_OTLP_TIMEOUT_DEFAULT)))
     }
 }
 

@@ -2,6 +2,7 @@
 local function current(p, v)
   local start, count, window, first_hit = 0, 0, p[2], p[3] == 1
   if v then start, count = struct.unpack('<I7I4', v) end
+  if p.from then return start < p.from and 0 or count, (now < p[5] and p[5] or p[6]) - now, start end
   if now >= start + window or first_hit and count == 0 then
     return 0, first_hit and window or window - now % window, start
   end
@@ -19,7 +20,7 @@ local function give_back(p, v, taken, units)
 end
 local function charge(p, v, spent)
   local count, _, start = current(p, v)
-  if count == 0 then start = math.max(start, p[3] == 1 and now or now - now % p[2]) end
+  if count == 0 then start = math.max(start, p.begin) end
   return struct.pack('<I7I4', start, math.min(count + spent, 4294967295))
 end
 return room, alike, give_back, charge

@@ -1,0 +1,152 @@
+//! `tidegate usage`: what keys and limits have used, from the ledger of `serve --usage`.
+#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::ValueEnum;
+use tidegate_server::usage::{UsageLine, read_usage};
+
+/// Print what keys and limits have used, from the ledger of serve --usage
+///
+/// Times are in UTC: a date, or a date with an hour, as in 2026-11-25T14. A key is empty for a global limit, and `-` where a server
+/// saw too many keys to count each. `used` is the number of units, without those that were returned.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The directory of serve --usage
+    directory: PathBuf,
+    /// The first hour
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    from: Option<String>,
+    /// The hour after the last one
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    to: Option<String>,
+    /// A line for each key of a limit, or for each limit
+    #[arg(long, value_enum, default_value = "key")]
+    by: By,
+    /// A line for each period, or one for all
+    #[arg(long, value_enum, default_value = "all")]
+    each: Each,
+    /// The form of the output
+    #[arg(long, value_enum, default_value = "table")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    Key,
+    Limit,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Each {
+    Hour,
+    Day,
+    Month,
+    All,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Table,
+    Csv,
+    Jsonl,
+}
+
+/// A date, or a date with an hour. The text is then the beginning of the hours that it means.
+fn time(text: &str) -> Result<String, String> {
+    let form = |byte: &u8| if byte.is_ascii_digit() { b'0' } else { *byte };
+    let form: Vec<u8> = text.as_bytes().iter().map(form).collect();
+    match form.as_slice() {
+        b"0000-00-00" | b"0000-00-00T00" => Ok(text.to_owned()),
+        _ => Err("write a date, as in 2026-11-25, or with an hour, as in 2026-11-25T14".to_owned()),
+    }
+}
+
+pub fn run(args: &Args) -> ExitCode {
+    let mut sums: BTreeMap<(String, String, Option<String>), UsageLine> = BTreeMap::new();
+    let range = (args.from.as_deref(), args.to.as_deref());
+    let damaged = read_usage(&args.directory, range, |line| {
+        let length = match args.each {
+            Each::Hour => 13,
+            Each::Day => 10,
+            Each::Month => 7,
+            Each::All => 0,
+        };
+        let at = line.at.get(..length).unwrap_or_default().to_owned();
+        let key = line.key.filter(|_| args.by == By::Key);
+        let sum = sums.entry((at, line.limit, key)).or_default();
+        sum.used += line.used;
+        sum.requests += line.requests;
+        sum.denied += line.denied;
+    });
+    match damaged {
+        Ok(0) => {}
+        Ok(damaged) => eprintln!("warning: {damaged} lines are not whole and were left out"),
+        Err(error) => {
+            eprintln!("error: {}: {error}", args.directory.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    let lines = sums.into_iter().map(|((at, limit, key), sum)| UsageLine { at, limit, key, ..sum });
+    match io::stdout().write_all(shown(args, lines).as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn shown(args: &Args, lines: impl Iterator<Item = UsageLine>) -> String {
+    let mut text = String::new();
+    if let Format::Jsonl = args.format {
+        for line in lines {
+            // A line has only texts and numbers.
+            let _ = writeln!(text, "{}", serde_json::to_string(&line).unwrap_or_default());
+        }
+        return text;
+    }
+    let is_csv = matches!(args.format, Format::Csv);
+    let cell = |cell: &str| {
+        if !is_csv {
+            // A terminal must not interpret what a key has.
+            return cell.escape_debug().to_string();
+        }
+        if cell.contains([',', '"', '\n', '\r']) {
+            return format!("\"{}\"", cell.replace('"', "\"\""));
+        }
+        cell.to_owned()
+    };
+    let mut rows = vec![["at", "limit", "key", "used", "requests", "denied"].map(str::to_owned).to_vec()];
+    rows.extend(lines.map(|line| {
+        let key = line.key.as_deref().unwrap_or("-");
+        let numbers = [line.used.to_string(), line.requests.to_string(), line.denied.to_string()];
+        [cell(&line.at), cell(&line.limit), cell(key)].into_iter().chain(numbers).collect()
+    }));
+    for row in &mut rows {
+        if args.by == By::Limit {
+            row.remove(2);
+        }
+        if matches!(args.each, Each::All) {
+            row.remove(0);
+        }
+    }
+    let columns = rows[0].len();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in &rows {
+        let line = if is_csv {
+            row.join(",")
+        } else {
+            let padded = |(cell, (at, width)): (&String, (usize, &usize))| {
+                if at + 3 >= columns { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            };
+            row.iter().zip(widths.iter().enumerate()).map(padded).collect::<Vec<_>>().join("  ")
+        };
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
