@@ -10,7 +10,7 @@ pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
 /// At most `limit` units in each window.
 ///
 /// The text form is `N/duration`. A duration is one or more numbers, each with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or
-/// `d`; or it is `day`, `week` (`7d`), `month` (30d10h29m6s, the mean) or `year` (365d5h49m12s). In the text form of a policy, a
+/// `d`; or it is a unit alone (`100/m` is `100/1m`), `day`, `week` (`7d`), `month` (30d10h29m6s, the mean) or `year` (365d5h49m12s). In the text form of a policy, a
 /// [fixed window](crate::algorithm::FixedWindow) of a month or a year follows the calendar.
 ///
 /// ```
@@ -18,6 +18,7 @@ pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
 /// use tidegate_core::Quota;
 /// let quota: Quota = "100/1m30s".parse()?;
 /// assert_eq!((quota.limit(), quota.window()), (100, Duration::from_secs(90)));
+/// assert_eq!("100/m".parse(), "100/1m".parse::<Quota>());
 /// assert_eq!(quota.to_string(), "100/1m30s");
 /// # Ok::<(), tidegate_core::ParseQuotaError>(())
 /// ```
@@ -142,10 +143,12 @@ impl FromStr for Quota {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (limit, window) = text.split_once('/').ok_or(ParseQuotaError::NoSlash)?;
         let limit = limit.trim().parse().map_err(ParseQuotaError::Limit)?;
-        let window = match Period::ALL.iter().find(|period| period.name() == window.trim()) {
-            Some(period) => Duration::from_nanos(period.mean()),
-            None => parse_duration(window.trim())?,
-        };
+        let window = window.trim();
+        let unit = UNITS.iter().find(|(name, _)| *name == window).map(|(_, nanos)| *nanos);
+        let period = Period::ALL.iter().find(|period| period.name() == window).map(|period| period.mean());
+        let window = unit
+            .or(period)
+            .map_or_else(|| parse_duration(window), |nanos| Ok(Duration::from_nanos(nanos)))?;
         Self::new(limit, window).map_err(ParseQuotaError::Quota)
     }
 }

@@ -503,6 +503,9 @@ impl Args {
     pub(super) fn options(&self) -> Options {
         let listener = |address: &str| (!address.eq_ignore_ascii_case("off")).then(|| address.to_owned());
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let on_port = |address: &Option<String>, port| {
+            address.as_deref().and_then(listener).map(|address| with_port(&address, port))
+        };
         Options {
             http: listener(&self.http),
             resp: listener(&self.resp),
@@ -528,16 +531,8 @@ impl Args {
             grpc_max_age_grace: self.grpc_max_age_grace,
             envoy_xds: self.envoy_xds.clone(),
             spoe: self.spoe.as_deref().and_then(listener),
-            sentinel: self
-                .sentinel_token
-                .as_deref()
-                .and_then(listener)
-                .map(|address| with_port(&address, 18_730)),
-            sentinel_dashboard: self
-                .sentinel_dashboard
-                .as_deref()
-                .and_then(listener)
-                .map(|address| with_port(&address, 8_858)),
+            sentinel: on_port(&self.sentinel_token, 18_730),
+            sentinel_dashboard: on_port(&self.sentinel_dashboard, 8_858),
             sentinel_dashboard_networks: self.sentinel_dashboard_networks.clone(),
             sentinel_rules: self.sentinel_rules.clone(),
             sentinel_max_qps: self.sentinel_max_qps,

@@ -10,8 +10,8 @@ mod runner;
 
 use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
-#[cfg(test)]
-pub(crate) use plan::clock as plan_clock;
+#[cfg(feature = "servers")]
+pub use plan::TEST_TIME;
 pub use plan::{Plan, PlanError};
 pub use runner::Runner;
 

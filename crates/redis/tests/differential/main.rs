@@ -106,7 +106,7 @@ impl Bench {
 
     fn set(&mut self, now: u64) {
         self.now = now;
-        crate::script::plan_clock::NOW.set(now);
+        tidegate_redis::script::TEST_TIME.set(Some(now));
     }
 
     fn cost(&mut self, limit: u32) -> u32 {

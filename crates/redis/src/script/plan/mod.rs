@@ -188,7 +188,7 @@ impl Plan {
     /// time. The store's clock decides between which of them it is, so it may be off by half a period.
     pub(crate) fn call_numbers(&self) -> Vec<u8> {
         let Some(calendar) = self.calendar else { return self.numbers.clone() };
-        let now = clock::now();
+        let now = server_time();
         let (start, end) = (calendar.start_of(now), calendar.end_of(now));
         let is_late = now.saturating_since(start) > end.saturating_since(now);
         let middle = if is_late { end } else { start };
@@ -243,23 +243,15 @@ fn span_name(micros: u64) -> String {
         .map_or_else(|| format!("{micros}us"), |(unit, name)| format!("{}{name}", micros / unit))
 }
 
-/// This server's time.
-#[cfg(not(test))]
-mod clock {
-    pub(super) fn now() -> tidegate_core::Nanos {
-        tidegate_core::Clock::now(&tidegate_limiter::SystemClock::new())
+/// This server's time, or that of a differential test.
+fn server_time() -> Nanos {
+    #[cfg(feature = "servers")]
+    if let Some(micros) = TEST_TIME.get() {
+        return Nanos::from_micros(micros);
     }
+    tidegate_core::Clock::now(&tidegate_limiter::SystemClock::new())
 }
 
-/// The time of a test.
-#[cfg(test)]
-pub(crate) mod clock {
-    use std::cell::Cell;
-    use tidegate_core::Nanos;
-
-    thread_local!(pub(crate) static NOW: Cell<u64> = const { Cell::new(0) });
-
-    pub(super) fn now() -> Nanos {
-        Nanos::from_micros(NOW.get())
-    }
-}
+// A differential test's time, in microseconds since 1970.
+#[cfg(feature = "servers")]
+thread_local!(pub static TEST_TIME: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) });

@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -177,15 +177,24 @@ fn edge(
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             let is_long = response.body().size_hint().exact().is_none_or(|bytes| bytes > BUFFER as u64);
-            Ok(if is_long { response.map(|body| Body::new(Lasting { body, _call: call })) } else { response })
+            Ok(if is_long { response.map(|body| Body::new(Lasting::new(body, call))) } else { response })
         }
     })
 }
 
-/// The body of a response that counts as a request in progress until it is written: a download or a stream.
+/// The body of a response that counts as a request in progress until it is written: a download or a stream. It is handed on in pieces
+/// of at most [`BUFFER`], so that not more than two of them are left to write when it ends.
 struct Lasting {
     body: Body,
+    /// What is left of a frame.
+    rest: Bytes,
     _call: Call,
+}
+
+impl Lasting {
+    fn new(body: Body, call: Call) -> Self {
+        Self { body, rest: Bytes::new(), _call: call }
+    }
 }
 
 impl HttpBody for Lasting {
@@ -196,15 +205,32 @@ impl HttpBody for Lasting {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(context))
+                .map(|frame| frame.map(Frame::into_data))
+            {
+                Some(Ok(Ok(data))) => self.rest = data,
+                Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let piece = self.rest.len().min(BUFFER);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut whole = SizeHint::new();
+        whole.set_lower(hint.lower() + rest);
+        if let Some(upper) = hint.upper() {
+            whole.set_upper(upper + rest);
+        }
+        whole
     }
 }
 
@@ -220,4 +246,46 @@ fn refuse(request: &Request<Incoming>, is_spare: bool) -> Option<Problem> {
         return Some(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many connections", detail));
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        time::Instant,
+    };
+
+    use super::*;
+    use crate::listen::connections::Slots;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_download_that_lasts_longer_than_a_connection_may_be_idle_is_complete() {
+        const LENGTH: usize = 300 * 1024;
+        let calls = Arc::new(Calls::new(Slots::new(1).admit().unwrap().slot));
+        let (mut client, server) = duplex(1024);
+        let served = tokio::spawn(async move {
+            let its = Arc::clone(&calls);
+            let answer = service_fn(move |_: Request<Incoming>| {
+                let lasting = Lasting::new(Body::from(vec![b'x'; LENGTH]), its.begin());
+                async { Ok::<_, Infallible>(Response::new(Body::new(lasting))) }
+            });
+            let http = builder(HEAD_TIME);
+            tokio::select! {
+                _ = http.serve_connection(TokioIo::new(server), answer) => {}
+                () = calls.are_absent_for(HEAD_TIME) => {}
+            }
+        });
+        let began = Instant::now();
+        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let (mut seen, mut bytes) = (0, [0; 1024]);
+        while seen < LENGTH {
+            let read = client.read(&mut bytes).await.unwrap();
+            assert_ne!(read, 0, "cut after {seen} bytes");
+            seen += read;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(began.elapsed() > 4 * HEAD_TIME);
+        served.await.unwrap();
+        assert!(began.elapsed() < 8 * HEAD_TIME, "it ends once it is idle");
+    }
 }
