@@ -11,7 +11,27 @@ use std::{env, ffi::OsString, path::Path};
 pub struct Args {}
 
 /// Variables without an effect, and what to use instead.
-const WITHOUT_EFFECT: [(&str, &str); 5] = [
+const WITHOUT_EFFECT: [(&str, &str); 25] = [
+    ("GRPC_UDS", "listeners have addresses: GRPC_HOST, GRPC_PORT"),
+    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
+    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "the pauses between connections have a bound of their own"),
+    ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the pauses between connections vary by themselves"),
+    ("XDS_CLIENT_BACKOFF_JITTER", "the pauses between connections vary by themselves"),
+    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "tidegate_rules_limits says whether there are limits"),
+    ("RESPONSE_DYNAMIC_METADATA", "answers have the metadata of the rules that applied"),
+    ("DISABLE_STATS", "counters cost nothing until they are read"),
+    ("EXTRA_TAGS", "OTEL_RESOURCE_ATTRIBUTES, with TIDEGATE_OTLP"),
+    ("PROMETHEUS_PATH", "the path is /metrics"),
+    ("PROMETHEUS_MAPPER_YAML", "metrics have Tidegate's names"),
+    ("USE_DOG_STATSD", "metrics are those of Prometheus; TIDEGATE_OTLP sends them to a collector"),
+    ("EXPIRATION_JITTER_MAX_SECONDS", "keys expire with their windows"),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "the rule's option `sharing: leased` decides in memory"),
+    ("REDIS_POOL_SIZE", "one connection carries all calls"),
+    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "one connection carries all calls"),
+    ("REDIS_PIPELINE_WINDOW", "calls are put together without a pause"),
+    ("REDIS_PIPELINE_LIMIT", "calls are put together without a pause"),
+    ("REDIS_TIMEOUT", "TIDEGATE_STORE_DEADLINE"),
+    ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "the certificate's name is always verified"),
     ("REDIS_PERSECOND", "all limits are in one store"),
     ("GRPC_CLIENT_TLS_SAN", "name the clients' certificates in TIDEGATE_ACCESS"),
     ("USE_STATSD", "metrics are those of Prometheus; TIDEGATE_OTLP sends them to a collector"),
@@ -177,12 +197,16 @@ fn store(
     if or("REDIS_SOCKET_TYPE", "tcp") == "unix" {
         return Err("REDIS_SOCKET_TYPE is unix; give the store's host and port".to_owned());
     }
-    let credentials = variable("REDIS_AUTH").map(|auth| {
+    let encoded = |text: &str| {
+        url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+    };
+    let login = |name: &str| {
+        let auth = variable(name)?;
         let (user, password) = auth.split_once(':').unwrap_or(("", &auth));
-        let encoded = |text: &str| url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
-        format!("{}:{}@", encoded(user), encoded(password).replace('+', "%20"))
-    });
-    let credentials = credentials.unwrap_or_default();
+        Some((encoded(user), encoded(password)))
+    };
+    let credentials =
+        login("REDIS_AUTH").map_or_else(String::new, |(user, password)| format!("{user}:{password}@"));
     let scheme = if uses_tls { "rediss" } else { "redis" };
     let mut address = match &*or("REDIS_TYPE", "SINGLE").to_ascii_uppercase() {
         "SINGLE" => format!("{scheme}://{credentials}{servers}"),
@@ -197,12 +221,14 @@ fn store(
     };
     let files =
         [("ca", "REDIS_TLS_CACERT"), ("cert", "REDIS_TLS_CLIENT_CERT"), ("key", "REDIS_TLS_CLIENT_KEY")];
-    let mut sign = "?";
-    for (option, name) in files.into_iter().filter(|_| uses_tls) {
-        if let Some(path) = variable(name) {
-            address.extend([sign, option, "=", &path]);
-            sign = "&";
-        }
+    let files = files.into_iter().filter(|_| uses_tls);
+    let mut options: Vec<_> = files.filter_map(|(option, name)| Some((option, variable(name)?))).collect();
+    if let Some((user, password)) = login("REDIS_SENTINEL_AUTH").filter(|_| address.contains("+sentinel:")) {
+        options.extend((!user.is_empty()).then_some(("sentinel_username", user)));
+        options.push(("sentinel_password", password));
+    }
+    for (at, (option, value)) in options.iter().enumerate() {
+        address.extend([if at == 0 { "?" } else { "&" }, option, "=", value]);
     }
     Ok(Some(address))
 }
@@ -281,6 +307,9 @@ mod tests {
             ("REDIS_TLS_CACERT", "/ca"),
         ];
         assert_eq!(store(&sentinels).as_deref(), Some("rediss+sentinel://a:1,b:2/main?ca=/ca"));
+        let with_login = [&sentinels[..], &[("REDIS_SENTINEL_AUTH", "ops:a b")]].concat();
+        let expected = "rediss+sentinel://a:1,b:2/main?ca=/ca&sentinel_username=ops&sentinel_password=a%20b";
+        assert_eq!(store(&with_login).as_deref(), Some(expected));
     }
 
     #[test]

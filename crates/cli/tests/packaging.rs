@@ -126,24 +126,6 @@ fn the_variables_that_it_sets_are_options_of_serve() {
     }
 }
 
-#[test]
-fn the_metrics_that_it_watches_are_served() {
-    let server = Serving::with(&[]);
-    server.post(r#"{"limit":"per-user","key":"alice"}"#);
-    // An unreachable store has the same metrics as a reachable one.
-    let shared = Serving::with(&["--store", "redis://127.0.0.1:1"]);
-    let (alone, shared) = (server.get("/metrics"), shared.get("/metrics"));
-    let served: BTreeSet<_> =
-        [&alone, &shared].into_iter().flat_map(|text| words(text, "tidegate_")).collect();
-    for file in ["prometheus/alerts.yaml", "grafana/tidegate.json"] {
-        let text = read(file);
-        let watched = words(&text, "tidegate_");
-        assert!(watched.len() > 5, "{file}: {watched:?}");
-        let missing: Vec<_> = watched.difference(&served).collect();
-        assert!(missing.is_empty(), "{file} watches {missing:?}, which the server does not serve");
-    }
-}
-
 /// Starts the program with its environment in one network, and asks it from another: prints each request with its status or reply.
 #[cfg(all(target_os = "linux", feature = "servers"))]
 const FROM_ANOTHER_NETWORK: &str = r#"set -e

@@ -163,6 +163,7 @@ impl Plan {
 
     /// The numbers for the scripts that charge what was used.
     #[doc(hidden)]
+    #[must_use]
     pub fn lease_numbers(&self) -> Vec<u8> {
         let mut numbers = self.call_numbers();
         let parameters = self.policy.parameters();
@@ -175,6 +176,7 @@ impl Plan {
     }
 
     #[doc(hidden)]
+    #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
     }
