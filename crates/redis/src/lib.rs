@@ -110,18 +110,17 @@ mod limit;
 mod name;
 mod orders;
 mod rules;
-#[cfg(not(feature = "servers"))]
-mod script;
-/// For the differential tests only.
-#[allow(
-    clippy::must_use_candidate,
-    clippy::missing_errors_doc,
-    clippy::new_without_default,
-    reason = "only tests see it"
+#[cfg_attr(
+    feature = "servers",
+    allow(
+        missing_docs,
+        clippy::must_use_candidate,
+        clippy::missing_errors_doc,
+        clippy::new_without_default,
+        reason = "only tests see it"
+    )
 )]
-#[cfg(feature = "servers")]
-#[doc(hidden)]
-pub mod script;
+mod script;
 mod stats;
 mod store;
 
@@ -139,3 +138,10 @@ pub use rules::DifferingRule;
 pub use script::{Plan, PlanError};
 pub use stats::Stats;
 pub use store::{Gathering, Store};
+
+/// What the differential tests run.
+#[cfg(feature = "servers")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::script::{Script, Scripts, TEST_TIME, call};
+}

@@ -259,7 +259,7 @@ fn a_calendar_holds_if_the_clocks_are_further_apart_than_a_period() {
         let values: Vec<_> = (0..4)
             .map(|_| {
                 bench.set(script_at);
-                tidegate_redis::script::TEST_TIME.set(Some(node_at));
+                tidegate_redis::internals::TEST_TIME.set(Some(node_at));
                 let batch = Batch { keys: vec![b"k".to_vec()], costs: vec![2], counts: vec![1] };
                 let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(&plan));
                 let [Before::Value(before)] = &found[..] else { panic!("{found:?}") };

@@ -18,9 +18,12 @@ use tidegate_core::{
     Algorithm, Decision, Nanos, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
-use tidegate_redis::script::{
-    Plan, Script, Scripts,
-    call::{self, Batch, Before},
+use tidegate_redis::{
+    Plan,
+    internals::{
+        Script, Scripts,
+        call::{self, Batch, Before},
+    },
 };
 use tidegate_redis_servers::Server;
 
@@ -106,7 +109,7 @@ impl Bench {
 
     fn set(&mut self, now: u64) {
         self.now = now;
-        tidegate_redis::script::TEST_TIME.set(Some(now));
+        tidegate_redis::internals::TEST_TIME.set(Some(now));
     }
 
     fn cost(&mut self, limit: u32) -> u32 {
