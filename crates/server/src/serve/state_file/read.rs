@@ -149,6 +149,9 @@ fn give_back(
     if ahead > Nanos::ZERO {
         match &mut entry {
             SnapshotEntry::Key { state, .. } | SnapshotEntry::Own { state, .. } => {
+                if !from.accepts(state) {
+                    return false;
+                }
                 let used = from.used(state, now.saturating_add(ahead));
                 state.fill(0);
                 from.charge(state, now, used);
