@@ -289,11 +289,10 @@ fn write_trial(out: &mut impl Write, report: &Report, trial: usize, findings: &F
     let limit = html(&report.limit(trial)).into_owned();
     let limit = if is_suggested { format!("{limit} (suggested)") } else { limit };
     let each = span(std::time::Duration::from_nanos(findings.timeline.step));
-    // With several limits the page is an overview, and a reader opens the limits of interest.
-    let open = if report.findings.len() == 1 { " open" } else { "" };
+    // The page is an overview, and a reader opens the limits of interest.
     writeln!(
         out,
-        "<details class=\"trial\"{open}><summary>{limit} in detail</summary>\n<h2>{limit}: over time</h2>\n<p class=\"dim\">Requests in each {each}.</p>"
+        "<details class=\"trial\"><summary>{limit} in detail</summary>\n<h2>{limit}: over time</h2>\n<p class=\"dim\">Requests in each {each}.</p>"
     )?;
     write_legend(out, &[("admitted", "admitted"), ("denied", "denied")])?;
     let most = findings.requests_over_time.iter().copied().max().unwrap_or(0);
