@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
@@ -101,13 +100,9 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn shown(args: &Args, lines: impl Iterator<Item = UsageLine>) -> String {
-    let mut text = String::new();
     if let Format::Jsonl = args.format {
-        for line in lines {
-            // A line has only texts and numbers.
-            let _ = writeln!(text, "{}", serde_json::to_string(&line).unwrap_or_default());
-        }
-        return text;
+        // A line has only texts and numbers.
+        return lines.map(|line| serde_json::to_string(&line).unwrap_or_default() + "\n").collect();
     }
     let is_csv = matches!(args.format, Format::Csv);
     let cell = |cell: &str| {
@@ -134,19 +129,5 @@ fn shown(args: &Args, lines: impl Iterator<Item = UsageLine>) -> String {
             row.remove(0);
         }
     }
-    let columns = rows[0].len();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in &rows {
-        let line = if is_csv {
-            row.join(",")
-        } else {
-            let padded = |(cell, (at, width)): (&String, (usize, &usize))| {
-                if at + 3 >= columns { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
-            };
-            row.iter().zip(widths.iter().enumerate()).map(padded).collect::<Vec<_>>().join("  ")
-        };
-        let _ = writeln!(text, "{line}");
-    }
-    text
+    if is_csv { rows.iter().map(|row| row.join(",") + "\n").collect() } else { crate::check::aligned(&rows) }
 }

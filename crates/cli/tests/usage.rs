@@ -119,8 +119,8 @@ fn a_range_and_a_period_are_chosen() {
         lines(&directory, &["--from", "2026-03-01T01", "--to", "2026-03-02", "--each", "hour"]),
         [
             "at             limit  key        used  requests  denied",
-            "2026-03-01T01  l      -             8         1       0",
-            "2026-03-01T01  l      \\u{1b}[2J     4         1       0",
+            "2026-03-01T01  l      -          8     1         0",
+            "2026-03-01T01  l      \\u{1b}[2J  4     1         0",
         ]
     );
     let refused = tidegate().arg("usage").arg(&directory).args(["--from", "yesterday"]).output().unwrap();

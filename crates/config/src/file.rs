@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     hash::{BuildHasher, RandomState},
-    io::{self, Read},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -23,6 +23,22 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
     }
     Ok(bytes)
+}
+
+/// Replaces a file, so that a crash leaves the old text or the new one. The new text is first in `PATH.new`.
+///
+/// # Errors
+/// If the system refuses. The file is then as it was.
+pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let mut file = File::create(&new)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    // The new name is safe once its directory is.
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// The result of [`Watch::look`].

@@ -10,8 +10,9 @@ pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
 /// At most `limit` units in each window.
 ///
 /// The text form is `N/duration`. A duration is one or more numbers, each with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or
-/// `d`; or it is a unit alone (`100/m` is `100/1m`), `day`, `week` (`7d`), `month` (30d10h29m6s, the mean) or `year` (365d5h49m12s). In the text form of a policy, a
-/// [fixed window](crate::algorithm::FixedWindow) of a month or a year follows the calendar.
+/// `d`; or it is a unit alone (`100/m` is `100/1m`), `day`, `week` (`7d`), `month` (30d10h29m6s, the mean) or `year`
+/// (365d5h49m12s). In the text form of a policy, a [fixed window](crate::algorithm::FixedWindow) of a month or a year follows the
+/// calendar.
 ///
 /// ```
 /// use std::time::Duration;

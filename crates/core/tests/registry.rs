@@ -45,7 +45,7 @@ fn every_algorithm_and_every_option_that_is_listed_can_be_read() {
         }
         for known in spec.known() {
             let value = match known.wants {
-                Wants::Flag => "true",
+                Wants::Flag | Wants::Switch => "true",
                 Wants::Count { .. } => "7",
                 Wants::Span => "7s",
                 Wants::Zone => "Europe/Berlin",

@@ -9,6 +9,14 @@ use std::{
 
 use crate::{Gate, Sample, background::Background, cgroup::ControlGroup, sample::SystemSample};
 
+/// The machine's name.
+#[cfg(any(feature = "report", feature = "sentinel"))]
+pub(crate) fn hostname() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "host".to_owned() } else { name.to_owned() }
+}
+
 /// Samples the machine: the load average, the CPU usage since the last sample, and the memory in use (without memory
 /// that the system could free immediately).
 ///

@@ -11,7 +11,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     options: &[
         Known::new("first_hit", Wants::Flag),
         #[cfg(feature = "calendar")]
-        Known::new("calendar", Wants::Flag),
+        Known::new("calendar", Wants::Switch),
         #[cfg(feature = "calendar")]
         Known::new("time_zone", Wants::Zone),
         #[cfg(feature = "calendar")]

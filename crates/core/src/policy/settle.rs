@@ -27,8 +27,8 @@ impl Policy {
                 let zone = calendar
                     .zone()
                     .bytes()
-                    .fold(0, |hash: u64, byte| hash.wrapping_mul(131) + u64::from(byte));
-                (5, calendar.period().mean(), zone.wrapping_mul(32) + u64::from(calendar.starts()))
+                    .fold(0, |hash: u64, byte| hash.wrapping_mul(131).wrapping_add(byte.into()));
+                (5, calendar.period().mean(), zone.wrapping_mul(32).wrapping_add(calendar.starts().into()))
             }
             Parameters::SlidingLog { lifetime, .. } => (2, lifetime, 0),
             Parameters::SlidingWindow { slot, span, .. } => (3, slot, u64::from(span)),

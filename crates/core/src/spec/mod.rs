@@ -70,6 +70,8 @@ pub enum Wants {
         /// The smallest number allowed.
         least: u32,
     },
+    /// `true` or `false`, of which neither is the default: without the option, the algorithm chooses.
+    Switch,
     /// A duration, as in `500ms`.
     Span,
     /// A time zone's name; `UTC` is the default.
@@ -81,7 +83,7 @@ pub enum Wants {
 impl fmt::Display for Wants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Flag => f.write_str("nothing, true or false"),
+            Self::Flag | Self::Switch => f.write_str("nothing, true or false"),
             Self::Count { least } => write!(f, "a whole number from {least} to {}", u32::MAX),
             Self::Span => f.write_str("a duration, as in 500ms or 1m30s"),
             Self::Zone => f.write_str("a time zone's name, as in Europe/Berlin"),
@@ -94,7 +96,7 @@ impl fmt::Display for Wants {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// The value of a [`Wants::Flag`].
+    /// The value of a [`Wants::Flag`] or [`Wants::Switch`].
     Flag(bool),
     /// The value of a [`Wants::Count`].
     Count(u32),

@@ -46,9 +46,8 @@ impl AlgorithmSpec {
         let value = read(option, wants, value)?;
         let is_default = match (wants, value) {
             (Wants::OneOf(words), Value::Word(word)) => words.first() == Some(&word),
-            // Windows of a month follow the calendar unless this says otherwise.
-            (_, Value::Flag(false)) => self.entry.options[at].name != "calendar",
-            (_, value) => value == Value::Word("UTC"),
+            (Wants::Switch, _) => false,
+            (_, value) => value == Value::Flag(false) || value == Value::Word("UTC"),
         };
         self.values[at] = (!is_default).then_some(value);
         Ok(())
@@ -79,8 +78,8 @@ impl FromStr for AlgorithmSpec {
 
 fn read(option: &str, wants: Wants, text: Option<&str>) -> Result<Value, ParsePolicyError> {
     let value = match (wants, text) {
-        (Wants::Flag, None | Some("true")) => Some(Value::Flag(true)),
-        (Wants::Flag, Some("false")) => Some(Value::Flag(false)),
+        (Wants::Flag | Wants::Switch, None | Some("true")) => Some(Value::Flag(true)),
+        (Wants::Flag | Wants::Switch, Some("false")) => Some(Value::Flag(false)),
         (Wants::Count { least }, Some(text)) => {
             text.parse().ok().filter(|count| *count >= least).map(Value::Count)
         }

@@ -56,9 +56,7 @@ impl Report {
     /// machine's name and the process's number.
     #[must_use]
     pub fn to(url: impl Into<String>, app: impl Into<String>) -> Self {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = if host.trim().is_empty() { "host" } else { host.trim() };
-        let instance = format!("{host}-{}", std::process::id());
+        let instance = format!("{}-{}", crate::machine::hostname(), std::process::id());
         Self { url: url.into(), app: app.into(), instance, token: None, authority: None }
     }
 

@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt::Write as _,
     sync::PoisonError,
-    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -13,6 +12,7 @@ use tidegate_core::Nanos;
 use super::{Program, VERSION};
 use crate::{
     Node,
+    machine::hostname,
     metric_log::{INBOUND, MetricLine},
     rules::Rules,
     sources::{
@@ -21,15 +21,6 @@ use crate::{
     },
 };
 
-/// The kinds of rules by their names in commands and files. Hot parameters have commands of their own.
-pub(super) const KINDS: [(&str, Kind); 5] = [
-    ("flow", Kind::Flow),
-    ("degrade", Kind::Degrade),
-    ("system", Kind::System),
-    ("authority", Kind::Authority),
-    ("paramFlow", Kind::ParamFlow),
-];
-
 type Command = fn(&Program, &Parameters) -> Result<String, String>;
 
 /// The commands and what they do, as `api` lists them.
@@ -37,21 +28,21 @@ const COMMANDS: [(&str, &str, Command); 15] = [
     ("api", "list the commands", |_, _| Ok(all())),
     ("version", "the version of the protocol", |_, _| Ok(VERSION.to_owned())),
     ("basicInfo", "the machine", |program, _| {
-        Ok(json!({"machine": super::http::hostname(), "ip": program.address.ip().to_string()}).to_string())
+        Ok(json!({"machine": hostname(), "ip": program.address.ip().to_string()}).to_string())
     }),
     ("getRules", "the rules of a type: type={flow|degrade|system|authority}", |program, parameters| {
-        let (_, kind) = named(parameters).ok_or("invalid type")?;
+        let kind = named(parameters).ok_or("invalid type")?;
         Ok(sentinel::write(kind, &program.rules()).0)
     }),
     ("setRules", "replace the rules of a type: type={type}&data={JSON}", |program, parameters| {
-        let (name, kind) = named(parameters).ok_or("invalid type")?;
-        program.set(name, kind, parameters)
+        let kind = named(parameters).ok_or("invalid type")?;
+        program.set(kind, parameters)
     }),
     ("getParamFlowRules", "the rules on hot parameters", |program, _| {
         Ok(sentinel::write(Kind::ParamFlow, &program.rules()).0)
     }),
     ("setParamFlowRules", "replace the rules on hot parameters: data={JSON}", |program, parameters| {
-        program.set("paramFlow", Kind::ParamFlow, parameters)
+        program.set(Kind::ParamFlow, parameters)
     }),
     ("metric", "seconds of the last minute: startTime={ms}&endTime={ms}&identity={resource}", metric),
     (
@@ -123,9 +114,11 @@ fn all() -> String {
     Value::Array(listed.collect()).to_string()
 }
 
-fn named(parameters: &Parameters) -> Option<(&'static str, Kind)> {
+/// Hot parameters have commands of their own.
+fn named(parameters: &Parameters) -> Option<Kind> {
     let wanted = parameters.get("type")?;
-    KINDS.into_iter().find(|(name, kind)| *kind != Kind::ParamFlow && name.eq_ignore_ascii_case(wanted))
+    let is_it = |kind: &Kind| *kind != Kind::ParamFlow && kind.name().eq_ignore_ascii_case(wanted);
+    Kind::OF_COMMANDS.into_iter().find(is_it)
 }
 
 impl Program {
@@ -136,7 +129,7 @@ impl Program {
     }
 
     /// Replaces the rules of one kind by the valid ones of the text.
-    fn set(&self, name: &str, kind: Kind, parameters: &Parameters) -> Result<String, String> {
+    fn set(&self, kind: Kind, parameters: &Parameters) -> Result<String, String> {
         let text = parameters.get("data").map(String::as_str).unwrap_or_default();
         let (update, why) = match sentinel::parse(kind, text) {
             Ok(update) => (update, None),
@@ -144,11 +137,11 @@ impl Program {
             Err(error) => return Err(error.to_string()),
         };
         self.apply(update);
-        if let Err(error) = self.keep(name, text) {
-            tracing::warn!(kind = name, %error, "pushed rules cannot be kept");
+        if let Err(error) = self.keep(kind, text) {
+            tracing::warn!(kind = kind.name(), %error, "pushed rules cannot be kept");
             return Ok("partial success (write data source failed)".to_owned());
         }
-        tracing::info!(kind = name, left_out = why.as_deref(), "rules pushed");
+        tracing::info!(kind = kind.name(), left_out = why.as_deref(), "rules pushed");
         Ok(why.map_or("success".to_owned(), |why| format!("partial success ({why})")))
     }
 
@@ -317,6 +310,3 @@ fn metric(program: &Program, parameters: &Parameters) -> Result<String, String> 
     lines.truncate(most);
     Ok(lines.iter().map(MetricLine::thin).collect())
 }
-
-/// How long a request, or a heartbeat, may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);

@@ -20,21 +20,18 @@ use tokio::{
 
 use super::{
     Program, VERSION,
-    command::{self, PATIENCE, Parameters},
+    command::{self, Parameters},
 };
+use crate::machine::hostname;
 
+/// How long a request, or a heartbeat, may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest body of a request.
 const MAX_BODY: usize = 1 << 20;
 /// Requests at the same time. Others wait.
 const MAX_CONNECTIONS: usize = 32;
 /// How often a heartbeat is sent, and how soon it is repeated while the dashboard does not answer.
 const EVERY: Duration = Duration::from_secs(10);
-
-pub(super) fn hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "host".to_owned() } else { name.to_owned() }
-}
 
 /// Answers commands and sends heartbeats until `stopped`.
 pub(super) async fn run(program: Arc<Program>, listener: TcpListener, stopped: oneshot::Receiver<()>) {

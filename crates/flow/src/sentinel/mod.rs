@@ -25,7 +25,7 @@ mod http;
 use std::{
     fmt, fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Mutex,
     thread::JoinHandle,
 };
@@ -35,9 +35,11 @@ use tokio::sync::oneshot;
 use crate::{
     Gate,
     rules::Rules,
-    sources::{SourceError, sentinel},
+    sources::{
+        SourceError,
+        sentinel::{self, Kind},
+    },
 };
-use command::KINDS;
 
 /// The version of Sentinel whose protocol this is.
 const VERSION: &str = "1.8.9";
@@ -186,8 +188,8 @@ impl Program {
     fn load(&self) -> io::Result<()> {
         let Some(directory) = &self.api.directory else { return Ok(()) };
         fs::create_dir_all(directory)?;
-        for (name, kind) in KINDS {
-            let path = directory.join(name).with_extension("json");
+        for kind in Kind::OF_COMMANDS {
+            let path = directory.join(kind.name()).with_extension("json");
             let text = match tidegate_config::file::read(&path, MAX_FILE) {
                 Ok(text) => String::from_utf8(text).map_err(io::Error::other)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -208,17 +210,8 @@ impl Program {
     }
 
     /// Keeps the rules of one kind, if there is a directory.
-    fn keep(&self, name: &str, text: &str) -> io::Result<()> {
+    fn keep(&self, kind: Kind, text: &str) -> io::Result<()> {
         let Some(directory) = &self.api.directory else { return Ok(()) };
-        replace(&directory.join(name).with_extension("json"), text)
+        tidegate_config::file::replace(&directory.join(kind.name()).with_extension("json"), text.as_bytes())
     }
-}
-
-/// Replaces a file, so that a crash leaves the old one or the new one.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = fs::File::create(&new)?;
-    io::Write::write_all(&mut file, text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)
 }

@@ -12,6 +12,7 @@ mod loom_tests;
 mod snapshot;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod waiting;
 
 pub use build::KeyedBuilder;
 pub use change::{Change, Sweeping};

@@ -370,11 +370,13 @@ impl DescriptorService {
             let names = names.iter().map(|name| Cow::Owned(name.as_str().to_owned()));
             headers.extend(names.zip(numbers.map(|number| number.to_string())));
         }
-        let denied = places.iter().find_map(|place| match place {
+        let is_over = is_over && !self.modes.shadow;
+        let denied = places.iter().filter_map(|place| match place {
             Place::Limited(found) if is_over && found.denies() => Some((found, found.decision?.reason()?)),
             _ => None,
         });
-        if let Some((found, reason)) = denied {
+        // A quota that is used up denies only if no other limit does and all quotas are.
+        if let Some((found, reason)) = denied.min_by_key(|(found, _)| found.is_quota()) {
             metadata.push(("denied_by".to_owned(), found.limit.spec().name.clone()));
             metadata.push(("denied_reason".to_owned(), reason.name().to_owned()));
         }
@@ -398,7 +400,7 @@ impl DescriptorService {
             let fields = vendor.fields(told, now).into_iter();
             headers.extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
         }
-        Answer { is_over: is_over && !self.modes.shadow, statuses, metadata, headers }
+        Answer { is_over, statuses, metadata, headers }
     }
 }
 

@@ -98,7 +98,7 @@ pub(crate) enum Above {
 #[derive(Debug)]
 pub(crate) struct Tls {
     files: TlsFiles,
-    /// When the first certificate of the chain expires, in seconds since 1970.
+    /// When the first certificate of the chain expires, in seconds since 1970; 0 if it does not say.
     expires: AtomicU64,
     http: ArcSwap<ServerConfig>,
     #[cfg(feature = "grpc")]
@@ -132,8 +132,8 @@ impl Tls {
     }
 
     /// When the first certificate of the chain in force expires, in seconds since 1970.
-    pub fn expires(&self) -> u64 {
-        self.expires.load(Ordering::Relaxed)
+    pub fn expires(&self) -> Option<u64> {
+        Some(self.expires.load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
     pub fn files(&self) -> &TlsFiles {

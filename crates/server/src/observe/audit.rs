@@ -18,6 +18,8 @@ use tidegate_core::Nanos;
 const KEPT: usize = 500;
 /// How many blocks and overrides are remembered with who gave them and why.
 const ORDERS: usize = 20_000;
+/// How often those that have ended are looked for while there is no room, in milliseconds: the look takes all of them.
+const LOOKS_EVERY: u64 = 1_000;
 /// How many lines may wait for the file system.
 const WAITING: usize = 1_024;
 
@@ -77,8 +79,29 @@ impl Action {
 pub struct Audit {
     recent: Mutex<VecDeque<Arc<Action>>>,
     /// The last block and the last override of each limit and key, unless it was ended.
-    orders: Mutex<BTreeMap<Order, Arc<Action>>>,
+    orders: Mutex<Orders>,
     writer: Option<Writer>,
+}
+
+#[derive(Debug, Default)]
+struct Orders {
+    known: BTreeMap<Order, Arc<Action>>,
+    /// When those that have ended were last looked for.
+    looked_ms: u64,
+}
+
+impl Orders {
+    /// Adds an order, if there is room.
+    fn add(&mut self, order: Order, action: &Arc<Action>) {
+        let now = action.time_ms;
+        if self.known.len() >= ORDERS && now.abs_diff(self.looked_ms) >= LOOKS_EVERY {
+            self.looked_ms = now;
+            self.known.retain(|_, old| old.for_ms.is_none_or(|span| old.time_ms.saturating_add(span) > now));
+        }
+        if self.known.len() < ORDERS {
+            self.known.insert(order, Arc::clone(action));
+        }
+    }
 }
 
 /// `block` or `override`, the limit, and the key.
@@ -125,22 +148,13 @@ impl Audit {
     }
 
     fn remember(&self, action: &Arc<Action>) {
-        let Action { time_ms: now, action: did, limit, key, .. } = &**action;
+        let Action { action: did, limit, key, .. } = &**action;
         let order = |kind| (kind, limit.clone().unwrap_or_default(), key.clone().unwrap_or_default());
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         match *did {
-            "unblock" => drop(orders.remove(&order("block"))),
-            "end-override" => drop(orders.remove(&order("override"))),
-            "block" | "override" => {
-                if orders.len() >= ORDERS {
-                    orders.retain(|_, old| {
-                        old.for_ms.is_none_or(|span| old.time_ms.saturating_add(span) > *now)
-                    });
-                }
-                if orders.len() < ORDERS {
-                    orders.insert(order(did), Arc::clone(action));
-                }
-            }
+            "unblock" => drop(orders.known.remove(&order("block"))),
+            "end-override" => drop(orders.known.remove(&order("override"))),
+            "block" | "override" => orders.add(order(did), action),
             _ => {}
         }
     }
@@ -149,14 +163,15 @@ impl Audit {
     pub(crate) fn keys_of(&self, kind: &'static str, limit: &str) -> Vec<String> {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         let from = (kind, limit.to_owned(), String::new());
-        let of_limit = orders.range(from..).take_while(|((of, name, _), _)| *of == kind && name == limit);
+        let of_limit =
+            orders.known.range(from..).take_while(|((of, name, _), _)| *of == kind && name == limit);
         of_limit.map(|((.., key), _)| key.clone()).collect()
     }
 
     /// The last of these actions on a key.
     pub(crate) fn order(&self, kind: &'static str, limit: &str, key: &str) -> Option<Arc<Action>> {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        orders.get(&(kind, limit.to_owned(), key.to_owned())).cloned()
+        orders.known.get(&(kind, limit.to_owned(), key.to_owned())).cloned()
     }
 
     /// The last actions, the newest first.

@@ -4,8 +4,7 @@
 //! its hour: the sum of all lines is the use. A server that is killed has lost what it did not append yet, at most that of one interval.
 
 use std::{
-    collections::HashMap,
-    fmt::Write as _,
+    collections::{BTreeMap, HashMap},
     fs::{self, File, OpenOptions},
     hash::BuildHasher as _,
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
@@ -121,40 +120,49 @@ impl Counts {
         self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends everything to the files of its days. What cannot be written stays.
+    /// Appends everything to the files of its days. The uses of a file that cannot be written stay.
     fn write(&self) -> io::Result<()> {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut files: HashMap<String, String> = HashMap::new();
-        let mut taken = Vec::new();
+        // By day, what was taken for its file.
+        let mut days: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         for shard in &self.shards {
             let shard = mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));
             for (limit, Keys { known, others }) in shard.limits {
                 let keys = known.into_iter().map(|(key, hours)| (Some(key), hours));
                 for (key, hours) in keys.chain([(None, others)]) {
-                    taken.extend(
-                        hours.into_iter().map(|(hour, used)| (limit.clone(), key.clone(), hour, used)),
-                    );
+                    for (hour, used) in hours {
+                        days.entry(hour / 24).or_default().push((limit.clone(), key.clone(), hour, used));
+                    }
                 }
             }
         }
-        for (limit, key, hour, used) in &taken {
-            let seconds = i64::try_from(hour * HOUR).unwrap_or(i64::MAX);
-            let at = jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string();
-            let file = files.entry(format!("usage-{}.jsonl", &at[..10])).or_default();
-            let key = key.as_deref().map(|key| String::from_utf8_lossy(key).into_owned());
-            let Use { used, requests, denied } = *used;
-            let line = UsageLine { at, limit: limit.to_string(), key, used, requests, denied };
-            // Writing to a string does not fail, and neither does a line without a map.
-            let _ = writeln!(file, "{}", serde_json::to_string(&line).unwrap_or_default());
-        }
-        let written = files.iter().try_for_each(|(name, lines)| append(&self.directory.join(name), lines));
-        if written.is_err() {
-            for (limit, key, hour, used) in taken {
-                self.shard(key.as_deref().unwrap_or_default()).add(&limit, key.as_deref(), hour, used);
+        let mut written = Ok(());
+        for (day, taken) in days {
+            let name = format!("usage-{}.jsonl", &beginning(day * 24)[..10]);
+            let lines: String = taken.iter().map(line).collect();
+            if let Err(error) = append(&self.directory.join(name), &lines) {
+                written = Err(error);
+                for (limit, key, hour, used) in taken {
+                    self.shard(key.as_deref().unwrap_or_default()).add(&limit, key.as_deref(), hour, used);
+                }
             }
         }
         written
     }
+}
+
+/// The beginning of an hour since 1970.
+fn beginning(hour: u64) -> String {
+    let seconds = i64::try_from(hour * HOUR).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
+}
+
+fn line((limit, key, hour, used): &(Box<str>, Option<Box<[u8]>>, u64, Use)) -> String {
+    let key = key.as_deref().map(|key| String::from_utf8_lossy(key).into_owned());
+    let Use { used, requests, denied } = *used;
+    let line = UsageLine { at: beginning(*hour), limit: limit.to_string(), key, used, requests, denied };
+    // A line without a map always serializes.
+    serde_json::to_string(&line).unwrap_or_default() + "\n"
 }
 
 /// Appends whole lines or nothing. A line that a killed server has left in part is ended first.
@@ -255,8 +263,6 @@ pub fn read_usage(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn scratch(name: &str) -> PathBuf {
@@ -307,6 +313,9 @@ mod tests {
         // A directory in place of the file.
         let file = directory.join("usage-1970-01-02.jsonl");
         fs::create_dir_all(&file).unwrap();
+        // The next day's file is written once, although this one fails.
+        counts.shard(b"k").add("a", Some(b"k"), 48, one(1));
+        counts.write().unwrap_err();
         counts.write().unwrap_err();
         fs::remove_dir(&file).unwrap();
         fs::write(&file, "{\"at\":\"1970-01-02T00:0").unwrap();
@@ -324,5 +333,8 @@ mod tests {
             read_usage(&directory, (None, Some("1970-01-02")), |_| panic!("it is before")).unwrap(),
             1
         );
+        let mut next = Vec::new();
+        read_usage(&directory, (Some("1970-01-03"), None), |line| next.push(line.used)).unwrap();
+        assert_eq!(next, [1]);
     }
 }

@@ -59,6 +59,25 @@ pub enum Kind {
     Isolation,
 }
 
+impl Kind {
+    /// The kinds that Sentinel for Java has, with commands of its own for each.
+    pub const OF_COMMANDS: [Self; 5] =
+        [Self::Flow, Self::Degrade, Self::System, Self::Authority, Self::ParamFlow];
+
+    /// The name in Sentinel's commands and in the names of files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Flow => "flow",
+            Self::Degrade => "degrade",
+            Self::ParamFlow => "paramFlow",
+            Self::System => "system",
+            Self::Authority => "authority",
+            Self::Isolation => "isolation",
+        }
+    }
+}
+
 /// Parses and validates an array of rules of one kind.
 ///
 /// # Errors

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    io::Write as _,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -143,14 +142,10 @@ fn version(text: &str) -> String {
     format!("{first:016x}")
 }
 
-/// Replaces a file, so that a crash leaves the old one or the new one. The old one is kept as `….yaml.previous`.
+/// Replaces a file. The old one is kept as `….yaml.previous`.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("yaml.new");
-    let mut file = fs::File::create(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
     if path.exists() {
         fs::copy(path, path.with_extension("yaml.previous"))?;
     }
-    fs::rename(&new, path)
+    tidegate_config::file::replace(path, text.as_bytes())
 }

@@ -210,7 +210,8 @@ fn limit_of(line: &str) -> Option<String> {
 impl Source for Tls {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let help = "When the first certificate of the server's chain expires";
-        sink.family("certificate_expires_timestamp_seconds", help, Kind::Gauge, &one(self.expires()))
+        let values: Vec<_> = self.expires().map(one).into_iter().flatten().collect();
+        sink.family("certificate_expires_timestamp_seconds", help, Kind::Gauge, &values)
     }
 }
 

@@ -17,14 +17,7 @@ use super::{
     call::{CallError, call},
 };
 
-/// The kinds of rules, by their names in commands.
-const KINDS: [(&str, Kind); 5] = [
-    ("flow", Kind::Flow),
-    ("degrade", Kind::Degrade),
-    ("system", Kind::System),
-    ("authority", Kind::Authority),
-    ("paramFlow", Kind::ParamFlow),
-];
+const KINDS: [Kind; 5] = Kind::OF_COMMANDS;
 
 /// Which of the kept rules a program has. A heartbeat does not say whether a program was started again, so its rules are compared.
 #[derive(Debug, Default)]
@@ -61,7 +54,7 @@ impl Wanted {
         rules.flow.extend(isolation);
         let mut left_out: Vec<String> =
             rules.adaptive.iter().map(|rule| format!("{rule}: Sentinel has no adaptive rules")).collect();
-        let kinds = KINDS.map(|(_, kind)| {
+        let kinds = KINDS.map(|kind| {
             let (text, without) = sentinel::write(kind, &rules);
             left_out.extend(without);
             let content = content(kind, &text);
@@ -127,13 +120,12 @@ impl RuleSync {
         }
         let Some(wanted) = &self.wanted else { return };
         let mut reasons = wanted.left_out.clone();
-        for (((name, kind), (text, content)), refused) in
-            KINDS.into_iter().zip(&wanted.kinds).zip(&mut self.refused)
+        for ((kind, (text, content)), refused) in KINDS.into_iter().zip(&wanted.kinds).zip(&mut self.refused)
         {
-            if let Err(error) = bring(address, (name, kind), (text, content), refused).await {
-                reasons.push(format!("{name}: {error}"));
+            if let Err(error) = bring(address, kind, (text, content), refused).await {
+                reasons.push(format!("{}: {error}", kind.name()));
             } else if refused.is_some() {
-                reasons.push(format!("the program has other {name} rules than those pushed"));
+                reasons.push(format!("the program has other {} rules than those pushed", kind.name()));
             }
         }
         let has_all = reasons.is_empty();
@@ -145,7 +137,7 @@ impl RuleSync {
 /// Gives a program the wanted rules of one kind, if it has others.
 async fn bring(
     address: SocketAddr,
-    (name, kind): (&'static str, Kind),
+    kind: Kind,
     (text, wanted): (&str, &str),
     refused: &mut Option<String>,
 ) -> Result<(), CallError> {
@@ -154,7 +146,7 @@ async fn bring(
         if is_param { ["getParamFlowRules", "setParamFlowRules"] } else { ["getRules", "setRules"] };
     let form = |data: Option<&str>| {
         let mut form = Serializer::new(String::new());
-        form.extend_pairs((!is_param).then_some(("type", name)));
+        form.extend_pairs((!is_param).then_some(("type", kind.name())));
         form.extend_pairs(data.map(|data| ("data", data)));
         form.finish()
     };
@@ -166,7 +158,7 @@ async fn bring(
         return Ok(());
     }
     call(address, set, form(Some(text)), true).await?;
-    tracing::info!(%address, kind = name, "rules pushed to a program with Sentinel");
+    tracing::info!(%address, kind = kind.name(), "rules pushed to a program with Sentinel");
     let has = content(kind, &call(address, get, form(None), false).await?);
     *refused = (has != wanted).then_some(has);
     Ok(())
