@@ -10,7 +10,6 @@
 //! this thread once for all that have arrived. The runtime drives the connection to the store and the timers.
 
 use std::{
-    collections::HashMap,
     mem,
     panic::AssertUnwindSafe,
     pin::Pin,
@@ -36,8 +35,7 @@ use super::{
 };
 use crate::decide::{
     limits::Limit,
-    service::{Act, Service},
-    shared::StoreLimit,
+    service::Service,
 };
 
 /// The maximum number of questions of one connection in flight.
@@ -64,10 +62,8 @@ impl Batch {
 
     /// Its question, if it has only one and that can share a call with those of other connections.
     fn only_take(&mut self, at: usize, id: u64) -> Option<Take> {
-        let [(_, Question::Limit { limit, act: Act::Take, .. })] = &self.questions[..] else { return None };
-        if !limit.store().is_some_and(StoreLimit::shares_calls) {
-            return None;
-        }
+        let [(_, question)] = &self.questions[..] else { return None };
+        question.shares_calls()?;
         let (_, Question::Limit { limit, key, cost, with_reason, .. }) = self.questions.pop()? else {
             return None;
         };
@@ -76,7 +72,7 @@ impl Batch {
 
     /// Asks all questions, and assembles the replies in the order of the commands.
     ///
-    /// Questions about one key are asked in the order of the commands, all others concurrently.
+    /// Questions about one key are asked in the order of the commands, those that share calls together, all others concurrently.
     async fn answer(self, service: &Service) -> Vec<u8> {
         let read = service.now();
         if let [(_, question)] = &self.questions[..] {
@@ -92,17 +88,18 @@ impl Batch {
 
     /// [`answer`](Self::answer) for several questions.
     async fn answer_all(self, read: Nanos, service: &Service) -> Vec<u8> {
-        let mut about: HashMap<_, Vec<usize>> = HashMap::with_capacity(self.questions.len());
-        for (at, (_, question)) in self.questions.iter().enumerate() {
-            about.entry(question.is_about()).or_default().push(at);
-        }
-        let mut order: Vec<Vec<usize>> = about.into_values().collect();
-        // Sorted by the first command of each key, an order that the store's own queue keeps.
-        order.sort_unstable();
-        let asked = order.into_iter().map(async |chain| {
-            let questions: Vec<&Question> = chain.iter().map(|&at| &self.questions[at].1).collect();
+        let question = |at: usize| &self.questions[at].1;
+        let mut order: Vec<usize> = (0..self.questions.len()).collect();
+        // A stable sort: questions about one state stay in order.
+        order.sort_by_key(|&at| question(at).is_about());
+        let mut chains: Vec<&[usize]> =
+            order.chunk_by(|&one, &other| question(one).goes_with(question(other))).collect();
+        // In the order of their first commands, which the store's own queue keeps.
+        chains.sort_unstable_by_key(|chain| chain.iter().min());
+        let asked = chains.into_iter().map(async |chain| {
+            let questions: Vec<&Question> = chain.iter().map(|&at| question(at)).collect();
             let replies = Question::ask_in_turn(&questions, read, service).await;
-            chain.into_iter().zip(replies).collect::<Vec<_>>()
+            chain.iter().copied().zip(replies).collect::<Vec<_>>()
         });
         let mut replies: Vec<(usize, Reply)> = join_all(asked).await.into_iter().flatten().collect();
         replies.sort_unstable_by_key(|(at, _)| *at);

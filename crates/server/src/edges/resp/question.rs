@@ -10,6 +10,7 @@ use crate::{
         limits::{Limit, Operation, Operator},
         reservations::{Id, ReservationError},
         service::{Act, Ask, JointAnswer, Refusal, Service, refuse_unknown},
+        shared::StoreLimit,
         throttle::{ThrottleError, ThrottleQuota},
     },
     listen::access::{Rights, Role},
@@ -49,7 +50,24 @@ impl Question {
         }
     }
 
-    /// Asks questions about one state that were read at a time, in this order. Consecutive ones that take units share a round trip.
+    /// The limit that it takes from, if questions about any of its keys share calls.
+    pub fn shares_calls(&self) -> Option<&Arc<Limit>> {
+        match self {
+            Self::Limit { limit, act: Act::Take, .. } => {
+                limit.store().is_some_and(StoreLimit::shares_calls).then_some(limit)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether another question is asked in turn with this one: it is about the same state, or both can share a call.
+    pub fn goes_with(&self, other: &Self) -> bool {
+        let shared = |one: &Arc<Limit>| other.shares_calls().is_some_and(|other| Arc::ptr_eq(one, other));
+        self.is_about() == other.is_about() || self.shares_calls().is_some_and(shared)
+    }
+
+    /// Asks questions that were read at a time and [go together](Self::goes_with), in this order. Consecutive ones that take units
+    /// share a round trip.
     pub async fn ask_in_turn(questions: &[&Self], read: Nanos, service: &Service) -> Vec<Reply> {
         let mut replies = Vec::with_capacity(questions.len());
         for run in questions.chunk_by(|one, other| one.takes().is_some() && other.takes().is_some()) {
