@@ -3,6 +3,8 @@
 #
 #   scripts/tools.sh typos        spelling (a wheel of PyPI, pinned by version)
 #   scripts/tools.sh cargo-deny   licences, sources and banned crates (built by cargo install; five minutes, once)
+#   scripts/tools.sh promtool     rules of Prometheus (from Debian's package prometheus)
+#   scripts/tools.sh helm         charts of Kubernetes (built by go install; three minutes, once)
 #
 # Each is fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/tools; nothing is installed system-wide. A tool that is on
 # the PATH already is taken as it is.
@@ -10,6 +12,7 @@ set -euo pipefail
 
 TYPOS=1.52.0
 CARGO_DENY=0.20.2
+HELM=v3.18.6
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/tidegate/tools"
 
 die() {
@@ -36,6 +39,27 @@ cargo-deny)
             die "cargo-deny $CARGO_DENY cannot be built; see above"
     fi
     ;;
-*) die "which one: typos or cargo-deny?" ;;
+promtool)
+    command -v promtool && exit
+    program="$cache/bin/promtool"
+    if [ ! -x "$program" ]; then
+        new=$(mktemp -d)
+        trap "rm -rf '$new'" EXIT
+        (cd "$new" && apt-get download -qq prometheus >&2 && dpkg-deb -x prometheus_*.deb .) ||
+            die "promtool cannot be fetched with apt: install it"
+        mkdir -p "$cache/bin"
+        mv "$new/usr/bin/promtool" "$program"
+    fi
+    ;;
+helm)
+    command -v helm && exit
+    program="$cache/bin/helm"
+    if [ ! -x "$program" ]; then
+        echo "building helm $HELM (three minutes, once)" >&2
+        GOBIN="$cache/bin" go install "helm.sh/helm/v3/cmd/helm@$HELM" >&2 ||
+            die "helm $HELM cannot be built with Go; see above"
+    fi
+    ;;
+*) die "which one: typos, cargo-deny, promtool or helm?" ;;
 esac
 echo "$program"

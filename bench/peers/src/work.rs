@@ -59,7 +59,7 @@ pub enum Work {
 }
 
 impl Work {
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 22] = [
         Self::ClockRead,
         Self::DirectTokenBucket,
         Self::DirectTokenBucketDenied,

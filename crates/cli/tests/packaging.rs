@@ -170,13 +170,15 @@ fn a_client_of_another_machine_without_credentials_may_at_most_ask_for_decisions
     let docker = read("docker/Dockerfile");
     let docker = docker.lines().find_map(|line| line.strip_prefix("ENV ")).unwrap().split(' ');
     let docker: Vec<String> = docker.map(str::to_owned).collect();
-    let kubernetes = read("kubernetes/tidegate.yaml");
-    let manifest = kubernetes.lines().filter_map(|line| {
-        let (name, value) = line.trim().strip_prefix("- { name: TIDEGATE_")?.split_once(", value: ")?;
-        Some(format!("TIDEGATE_{name}={}", value.trim_end_matches(" }").trim_matches('"')))
-    });
-    // The image has the rest.
-    let kubernetes = docker.iter().cloned().chain(manifest).collect();
+    let in_a_pod = |manifest: &str| {
+        let variables = manifest.lines().filter_map(|line| {
+            let (name, value) = line.trim().strip_prefix("- { name: TIDEGATE_")?.split_once(", value: ")?;
+            Some(format!("TIDEGATE_{name}={}", value.trim_end_matches(" }").trim_matches('"')))
+        });
+        // The image has the rest.
+        docker.iter().cloned().chain(variables).collect::<Vec<_>>()
+    };
+    let kubernetes = in_a_pod(&read("kubernetes/tidegate.yaml"));
     let systemd = read("systemd/tidegate.service");
     let systemd = systemd.lines().filter_map(|line| line.strip_prefix("Environment=").map(str::to_owned));
     let exposed = ["TIDEGATE_ADMIN=0.0.0.0:8082", "TIDEGATE_INSECURE=true", "TIDEGATE_OPEN_METRICS=true"]
@@ -184,12 +186,22 @@ fn a_client_of_another_machine_without_credentials_may_at_most_ask_for_decisions
         .into_iter();
     let directory = scratch("another-network");
     fs::write(directory.join("envoy.yaml"), "domain: shop\n").unwrap();
-    for (name, environment, serves) in [
-        ("docker", docker, true),
+    let mut packages = vec![
         ("kubernetes", kubernetes, true),
         ("systemd", systemd.collect::<Vec<_>>(), false),
         ("exposed", exposed.collect(), false),
-    ] {
+    ];
+    if let Ok(helm) = std::env::var("TIDEGATE_HELM") {
+        let chart = packaging().join("helm/tidegate");
+        let args = ["template", "tidegate", chart.to_str().unwrap(), "--kube-version", "1.30.0"];
+        let rendered = Command::new(helm).args(args).output().unwrap();
+        assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
+        packages.push(("helm", in_a_pod(&String::from_utf8(rendered.stdout).unwrap()), true));
+    } else {
+        eprintln!("no TIDEGATE_HELM: the chart is NOT tested from another network");
+    }
+    packages.push(("docker", docker, true));
+    for (name, environment, serves) in packages {
         assert!(environment.len() >= 2, "{name}: {environment:?}");
         // These are the files' places on this machine.
         let mut environment: Vec<_> =

@@ -33,10 +33,7 @@ use super::{
     reserving::write_reserved,
     session::Session,
 };
-use crate::decide::{
-    limits::Limit,
-    service::Service,
-};
+use crate::decide::{limits::Limit, service::Service};
 
 /// The maximum number of questions of one connection in flight.
 const MOST: usize = 128;
