@@ -153,6 +153,32 @@ fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
 }
 
 #[test]
+fn a_pipeline_on_many_keys_shares_calls_and_keeps_the_order_of_each_key() {
+    let store = Server::start(&[]);
+    let server = on("shared-many-keys", &store.address(), RULES);
+    let mut client = Resp::connect(server.resp);
+    let calls = || server.metric("tidegate_shared_store_calls_total");
+    let before = calls();
+    // Every fifth of 100 commands has the same key, so its commands are not neighbours.
+    let asked = |at: usize| (if at.is_multiple_of(5) { 0 } else { at }, [3_u64, 2, 1][at % 3]);
+    let commands: Vec<(usize, u64)> = (0..1_000).map(|at| asked(at % 100)).collect();
+    let sent: Vec<u8> =
+        commands.iter().flat_map(|(key, cost)| frame(&format!("ACQUIRE log k{key} {cost}"))).collect();
+    client.send(&sent);
+    let mut left = std::collections::HashMap::new();
+    for (at, (key, cost)) in commands.iter().enumerate() {
+        let left = left.entry(key).or_insert(20);
+        let admitted = cost <= left;
+        *left -= if admitted { cost } else { &0 };
+        let expected = format!("[{} 20 {left} ", u8::from(!admitted));
+        let reply = client.reply();
+        assert!(reply.starts_with(&expected), "reply {at}: {reply}, not {expected}");
+    }
+    let calls = calls() - before;
+    assert!(calls < 100, "{calls} calls for a thousand commands");
+}
+
+#[test]
 fn connections_that_ask_at_once_get_each_its_own_answer() {
     let mut store = Server::start(&[]);
     let server = on("shared-crowd", &store.address(), RULES);
