@@ -87,6 +87,12 @@ impl HotParam {
         }
     }
 
+    /// Returns the most units of one call.
+    pub(crate) fn most(&self, arg: &Arg<'_>) -> u64 {
+        let burst = if self.rule.measure == ParamMeasure::Rate { self.rule.burst } else { 0 };
+        self.threshold(arg) + u64::from(burst)
+    }
+
     fn threshold(&self, arg: &Arg<'_>) -> u64 {
         let exception = self.rule.exceptions.iter().find(|(value, _)| value == arg);
         exception.map_or(self.rule.threshold, |(_, threshold)| *threshold).into()
