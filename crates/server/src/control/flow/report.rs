@@ -144,9 +144,12 @@ impl Instance {
 
 impl Own {
     fn bounded(self) -> Self {
-        let text = if self.text.len() > MAX_OWN { Arc::default() } else { self.text };
-        let left_out = self.left_out.iter().take(MAX_RULES).map(|why| short(why, MAX_ERROR)).collect();
-        Self { text, left_out }
+        let left_out = self.left_out.iter().take(MAX_RULES).map(|why| short(why, MAX_ERROR));
+        if self.text.len() <= MAX_OWN {
+            return Self { left_out: left_out.collect(), ..self };
+        }
+        let why = format!("the rules have {} bytes in YAML; at most {MAX_OWN} are kept", self.text.len());
+        Self { text: Arc::default(), left_out: std::iter::once(why).chain(left_out).collect() }
     }
 }
 
