@@ -349,6 +349,13 @@ async function edit() {
   });
   const field = (key) => page.locator(`#limit-${key}`);
   const wrong = async (key) => (await page.locator(`#limit-${key}-wrong`).textContent()) ?? '';
+  await step('a text that no parser follows', async () => {
+    await text.fill(`limits:\n  - {name: a, limit: ${'['.repeat(50_000)}`);
+    await expect(page, where, 'the mistake', async () => (await checked()).includes('1 mistakes'));
+    if (await field('name').isEnabled()) complain(where, 'the form follows fifty thousand brackets');
+    await text.fill(before);
+    await expect(page, where, 'that nothing is wrong', async () => (await checked()).includes('as in the file'));
+  });
   await step('the form of a limit', async () => {
     const commented = before.replace('slots: 60}', 'slots: 60} # per minute');
     await text.fill(commented);
@@ -378,6 +385,7 @@ async function edit() {
     await expect(page, where, 'the mistake of a changed algorithm', async () => (await wrong('limit')).includes('`limit` is'));
     await page.getByRole('button', { name: 'Add a limit' }).click();
     await expect(page, where, 'the new limit', async () => (await text.inputValue()).includes('\n  - {name: new, limit: 100/1m}'));
+    if ((await wrong('limit')) !== '') complain(where, 'the new limit has the mistake of another');
     if ((await field('name').inputValue()) !== 'new') complain(where, 'the form does not show the new limit');
     const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     if (overflow > 0) complain(where, `${overflow} pixels are beside the screen with the form`);

@@ -61,6 +61,8 @@ pub enum BlockReason {
     TooLarge,
     /// As many calls are in flight as the rule allows. The end of other calls makes room.
     InFlight,
+    /// The table of a hot parameter rule has no place for a new value.
+    TableFull,
     /// The rules do not allow the origin.
     DenyListed,
     /// The whole system is overloaded.
@@ -71,8 +73,15 @@ pub enum BlockReason {
 
 impl BlockReason {
     /// All reasons.
-    pub const ALL: [Self; 6] =
-        [Self::Quota, Self::TooLarge, Self::InFlight, Self::DenyListed, Self::Overloaded, Self::BreakerOpen];
+    pub const ALL: [Self; 7] = [
+        Self::Quota,
+        Self::TooLarge,
+        Self::InFlight,
+        Self::TableFull,
+        Self::DenyListed,
+        Self::Overloaded,
+        Self::BreakerOpen,
+    ];
 
     /// Returns the name in metrics, logs and reports, such as `too-large`.
     #[must_use]
@@ -81,6 +90,7 @@ impl BlockReason {
             Self::Quota => "quota",
             Self::TooLarge => "too-large",
             Self::InFlight => "in-flight",
+            Self::TableFull => "table-full",
             Self::DenyListed => "deny-listed",
             Self::Overloaded => "overloaded",
             Self::BreakerOpen => "breaker-open",

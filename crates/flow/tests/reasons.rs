@@ -84,5 +84,29 @@ fn an_open_breaker_is_a_reason_and_reasons_add_up() {
     assert!(r.entry().count(3).enter().is_err());
     assert_eq!(r.blocked(), [(BlockReason::TooLarge, 9), (BlockReason::BreakerOpen, 4)]);
     let names: Vec<_> = BlockReason::ALL.into_iter().map(BlockReason::name).collect();
-    assert_eq!(names, ["quota", "too-large", "in-flight", "deny-listed", "overloaded", "breaker-open"]);
+    assert_eq!(
+        names,
+        ["quota", "too-large", "in-flight", "table-full", "deny-listed", "overloaded", "breaker-open"]
+    );
+}
+
+#[test]
+fn a_value_without_a_place_is_refused_for_the_full_table() {
+    let rule = HotParamRule::new("r", ParamKey::Index(0), 1)
+        .duration(Duration::from_secs(60))
+        .max_values(1)
+        .deny_when_full();
+    let gate = gate(Rules { hot_params: vec![rule], ..Rules::default() });
+    let r = gate.resource("r");
+    let values: Vec<String> = (0..200).map(|at| format!("value {at}")).collect();
+    let reasons: Vec<_> = values
+        .iter()
+        .filter_map(|value| r.entry().arg(&**value).enter().err().map(|blocked| blocked.reason()))
+        .collect();
+    assert!(
+        !reasons.is_empty() && reasons.iter().all(|reason| *reason == BlockReason::TableFull),
+        "{reasons:?}"
+    );
+    assert_eq!(r.entry().arg(&*values[0]).enter().unwrap_err().reason(), BlockReason::Quota);
+    assert_eq!(r.blocked(), [(BlockReason::Quota, 1), (BlockReason::TableFull, reasons.len() as u64)]);
 }

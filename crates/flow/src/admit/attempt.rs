@@ -129,8 +129,9 @@ impl<'e> Attempt<'e> {
         }
         for param in &rules.params {
             let Some(arg) = param.pick(&self.entry.args, &self.entry.named) else { continue };
-            let held =
-                param.take(arg, now, self.start, n).map_err(|wait| Refusal::of_param(param, arg, n, wait))?;
+            let held = param
+                .take(arg, now, self.start, n)
+                .map_err(|short| Refusal::of_param(param, arg, n, &short))?;
             self.start = held.start;
             self.params.push((param.clone(), held));
         }
@@ -195,7 +196,7 @@ impl<'e> Attempt<'e> {
                 let Some(arg) = param.pick(&entry.args, &entry.named) else { continue };
                 param
                     .put_off(arg, held, entry.units, self.start)
-                    .map_err(|wait| Refusal::of_param(param, arg, entry.units, wait))?;
+                    .map_err(|short| Refusal::of_param(param, arg, entry.units, &short))?;
                 self.start = self.start.max(held.start);
             }
             for (flow, taken) in &mut self.taken {

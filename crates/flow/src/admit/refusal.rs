@@ -10,7 +10,11 @@ use crate::{
     entry::Entry,
     node::Node,
     pass::Extra,
-    rules::{FlowRule, Measure, flow::Flow, hot_param::HotParam},
+    rules::{
+        FlowRule, Measure,
+        flow::Flow,
+        hot_param::{HotParam, Short},
+    },
     signals,
 };
 
@@ -35,14 +39,12 @@ impl Refusal {
         Self { lends: flow.lends(), reason, ..Self::new(BlockKind::Flow, &flow.label, retry_after) }
     }
 
-    pub(super) fn of_param(
-        param: &HotParam,
-        arg: &Arg<'_>,
-        units: u32,
-        retry_after: Option<Duration>,
-    ) -> Self {
-        let reason = reason(param.holds(), units, Some(param.most(arg)));
-        Self { reason, ..Self::new(BlockKind::HotParam, &param.label, retry_after) }
+    pub(super) fn of_param(param: &HotParam, arg: &Arg<'_>, units: u32, short: &Short) -> Self {
+        let reason = match short.is_full {
+            true => BlockReason::TableFull,
+            false => reason(param.holds(), units, Some(param.most(arg))),
+        };
+        Self { reason, ..Self::new(BlockKind::HotParam, &param.label, short.wait) }
     }
 
     /// Whether a prioritized call may borrow instead.

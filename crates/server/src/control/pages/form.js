@@ -9,19 +9,29 @@ const fields = [...form.querySelectorAll('[data-key]')];
 const algorithm = form.querySelector('[data-key="algorithm"]');
 
 const wrongOf = (field) => document.getElementById(field.getAttribute('aria-describedby').split(' ')[0]);
+// The place of the limit whose mistakes are shown.
+let shown = -1;
 const nameOf = (limit, at) => limit.fields?.get('name')?.value || `number ${at + 1}`;
 
-// The limit that the form shows, in the text as it is now.
-function chosen() {
-  return limitsOf(text.value)[which.selectedIndex];
+// The limits in the text as it is now; none if it cannot be followed, as with ten thousand brackets.
+function limitsNow() {
+  try {
+    return limitsOf(text.value);
+  } catch {
+    return [];
+  }
 }
 
+// The limit that the form shows.
+const chosen = () => limitsNow()[which.selectedIndex];
+
 function fill() {
-  const limits = limitsOf(text.value);
+  const limits = limitsNow();
   const before = Math.min(Math.max(which.selectedIndex, 0), limits.length - 1);
   which.replaceChildren(...limits.map((limit, at) => new Option(nameOf(limit, at))));
   which.selectedIndex = before;
   which.disabled = limits.length === 0;
+  if (before !== shown) clear();
   const limit = limits[before];
   document.getElementById('unreadable').hidden = !limit || limit.fields !== null;
   for (const field of fields) {
@@ -49,12 +59,17 @@ function put(changed) {
   text.dispatchEvent(new Event('input'));
 }
 
-// Shows each mistake of this limit at the field that it is about.
-export function showAt(mistakes) {
+function clear() {
+  shown = which.selectedIndex;
   fields.forEach((field) => {
     field.removeAttribute('aria-invalid');
     wrongOf(field).textContent = '';
   });
+}
+
+// Shows each mistake of this limit at the field that it is about.
+export function showAt(mistakes) {
+  clear();
   const limit = chosen();
   if (!limit?.fields) return;
   const lineOf = (at) => text.value.slice(0, at).split('\n').length;
@@ -76,7 +91,7 @@ for (const field of fields) {
 }
 which.addEventListener('change', () => text.dispatchEvent(new Event('input')));
 document.getElementById('add').addEventListener('click', () => {
-  const names = new Set(limitsOf(text.value).map(nameOf));
+  const names = new Set(limitsNow().map(nameOf));
   let name = 'new';
   for (let at = 2; names.has(name); at += 1) name = `new-${at}`;
   put(withLimit(text.value, name));

@@ -78,7 +78,7 @@ fn figure(span: &str, points: &[Pair], full: usize, step: &str) -> Markup {
 fn table(title: &str, head: &str, rows: &[(String, [u64; 3])]) -> Markup {
     html! {
         @if !rows.is_empty() {
-            table class="keys" {
+            table {
                 caption { (title) }
                 thead { tr {
                     th scope="col" { (head) }
