@@ -107,7 +107,7 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
                     let printed = text.lines().find(|line| words(line) == words(shown));
                     let printed =
                         printed.unwrap_or_else(|| panic!("{command} does not print {shown:?}:\n{text}"));
-                    assert_eq!(numbers(printed)[3], 10_000.0, "{printed}");
+                    assert!(printed.contains(" of 10,000 requests "), "{printed}");
                     for line in [printed, shown] {
                         let [_, _, denied, requests, percent, touched, keys, of_keys] = numbers(line)[..]
                         else {

@@ -93,7 +93,7 @@ fn an_open_breaker_is_a_reason_and_reasons_add_up() {
 #[test]
 fn a_value_without_a_place_is_refused_for_the_full_table() {
     let rule = HotParamRule::new("r", ParamKey::Index(0), 1)
-        .duration(Duration::from_secs(60))
+        .duration(Duration::from_mins(1))
         .max_values(1)
         .deny_when_full();
     let gate = gate(Rules { hot_params: vec![rule], ..Rules::default() });

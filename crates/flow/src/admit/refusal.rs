@@ -40,9 +40,10 @@ impl Refusal {
     }
 
     pub(super) fn of_param(param: &HotParam, arg: &Arg<'_>, units: u32, short: &Short) -> Self {
-        let reason = match short.is_full {
-            true => BlockReason::TableFull,
-            false => reason(param.holds(), units, Some(param.most(arg))),
+        let reason = if short.is_full {
+            BlockReason::TableFull
+        } else {
+            reason(param.holds(), units, Some(param.most(arg)))
         };
         Self { reason, ..Self::new(BlockKind::HotParam, &param.label, short.wait) }
     }

@@ -176,8 +176,9 @@ fn isolation(rule: &IsolationRule) -> Fields {
 
 fn adaptive(rule: &AdaptiveRule, notes: &mut Vec<String>) -> Fields {
     let (initial, slower_than, usual) = match rule.algorithm.clone() {
-        Algorithm::Aimd(Aimd { initial, slow, backoff }) => {
-            (initial, slow, backoff == Aimd::default().backoff)
+        Algorithm::Aimd(aimd) => {
+            let usual = Aimd { backoff: Aimd::default().backoff, ..aimd.clone() };
+            (aimd.initial, aimd.slow, aimd == usual)
         }
         Algorithm::Gradient2(gradient) => {
             let usual = Gradient2::default().initial(gradient.initial);

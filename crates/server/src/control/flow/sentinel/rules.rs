@@ -144,7 +144,7 @@ async fn own(address: SocketAddr) -> Result<Own, CallError> {
             Ok(update) => update.apply(&mut rules),
             Err(SourceError::Partial { good, why }) => {
                 good.apply(&mut rules);
-                left_out.push(why.to_string());
+                left_out.push(why);
             }
             Err(error) => left_out.push(error.to_string()),
         }
