@@ -48,7 +48,7 @@ for page in PAGES:
 # A page that names a test as its proof names one that is there.
 tests = "".join(path.read_text() for path in ROOT.glob("crates/*/tests/**/*.rs"))
 for page in sorted(BOOK.glob("*.md")):
-    for name in re.findall(r"`((?:a|an|the|near|data|scripts|servers)_[a-z_]{15,})`", page.read_text()):
+    for name in re.findall(r"`((?:a|an|the|near|nginx|data|scripts|servers)_[a-z_]{15,})`", page.read_text()):
         if f"fn {name}(" not in tests:
             wrong.append(f"{page.relative_to(ROOT)}: there is no test {name}")
 # A message that the page of messages quotes is one of the program, but for the lines that break it.
