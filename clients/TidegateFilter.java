@@ -1,6 +1,8 @@
-// Limits the requests of Spring (6 and 7, servlet) by a Tidegate server:
+// Limits the requests of Spring (6 and 7, servlet) by a Tidegate server. The token is null if the server needs none.
 //
-// @Bean TidegateFilter limited() { return new TidegateFilter("per-user", request -> request.getRemoteAddr()); }
+// @Bean TidegateFilter limited() {
+//     return new TidegateFilter("http://127.0.0.1:8080", "per-user", request -> request.getRemoteAddr(), Duration.ofMillis(100), true, null);
+// }
 import com.fasterxml.jackson.databind.*;
 import jakarta.servlet.*;
 import jakarta.servlet.http.*;
@@ -8,65 +10,39 @@ import java.io.IOException;
 import java.net.URI;
 import java.net.http.*;
 import java.time.Duration;
-import java.util.Map;
+import java.util.*;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
-import org.springframework.web.filter.OncePerRequestFilter;
 
-public class TidegateFilter extends OncePerRequestFilter {
-    public String server = "http://127.0.0.1:8080", token;
-    public Duration timeout = Duration.ofMillis(100);
-    public boolean failOpen = true;
-    private final String limit;
-    private final Function<HttpServletRequest, String> key;
-    private final ObjectMapper json = new ObjectMapper();
-    private final HttpClient client = HttpClient.newHttpClient();
+public record TidegateFilter(String server, String limit, Function<HttpServletRequest, String> key, Duration timeout, boolean failOpen,
+        String token) implements Filter {
+    private static final HttpClient CLIENT = HttpClient.newHttpClient();
+    private static final ObjectMapper JSON = new ObjectMapper();
 
-    public TidegateFilter(String limit, Function<HttpServletRequest, String> key) {
-        this.limit = limit;
-        this.key = key;
-    }
-
-    private JsonNode ask(String key) throws Exception {
-        var body = HttpRequest.BodyPublishers.ofString(json.writeValueAsString(Map.of("limit", limit, "key", key)));
-        var question = HttpRequest.newBuilder(URI.create(server + "/v1/acquire")).timeout(timeout).POST(body);
-        if (token != null) question.header("Authorization", "Bearer " + token);
-        // The timeout of a request ends with the head of the answer; this one covers the body, too.
-        var answer = client.sendAsync(question.build(), HttpResponse.BodyHandlers.ofString())
-                .get(timeout.toMillis(), java.util.concurrent.TimeUnit.MILLISECONDS);
-        var told = json.readTree(answer.body());
-        if (answer.statusCode() != 200 && answer.statusCode() != 429) throw new IOException(told.path("detail").asText());
-        return told;
-    }
-
-    private void refuse(HttpServletResponse response, int status, String reason) throws IOException {
-        response.setStatus(status);
-        response.setContentType("application/json");
-        response.getWriter().write(json.writeValueAsString(Map.of("reason", reason)));
-    }
-
-    @Override
-    protected void doFilterInternal(HttpServletRequest request, HttpServletResponse response, FilterChain chain)
-            throws ServletException, IOException {
-        JsonNode told;
+    public void doFilter(ServletRequest request, ServletResponse anyResponse, FilterChain chain) throws IOException, ServletException {
+        var response = (HttpServletResponse) anyResponse;
+        JsonNode told = JSON.valueToTree(Map.of("allowed", failOpen, "reason", "no decision"));
+        var status = 503;
         try {
-            told = ask(key.apply(request));
+            var body = JSON.writeValueAsString(Map.of("limit", limit, "key", key.apply((HttpServletRequest) request)));
+            var question = HttpRequest.newBuilder(URI.create(server + "/v1/acquire")).POST(HttpRequest.BodyPublishers.ofString(body));
+            if (token != null) question.header("Authorization", "Bearer " + token);
+            // The timeout of a request ends with the head of the answer; this one covers the body, too.
+            var answer = CLIENT.sendAsync(question.timeout(timeout).build(), HttpResponse.BodyHandlers.ofString())
+                    .get(timeout.toMillis(), TimeUnit.MILLISECONDS);
+            told = Optional.of(JSON.readTree(answer.body())).filter(one -> one.has("allowed")).orElseThrow(() -> new IOException(answer.body()));
+            status = answer.statusCode();
+            answer.headers().firstValue("Retry-After").ifPresent(after -> response.setHeader("Retry-After", after));
+            Thread.sleep(told.path("delay_ms").asLong());
         } catch (Exception error) {
-            logger.warn("tidegate: no decision: " + error);
-            if (failOpen) chain.doFilter(request, response);
-            else refuse(response, 503, "no decision");
-            return;
+            System.getLogger("tidegate").log(System.Logger.Level.WARNING, "no decision: " + error);
         }
-        if (!told.get("allowed").asBoolean()) {
-            var after = told.get("retry_after_ms");
-            if (!after.isNull()) response.setHeader("Retry-After", String.valueOf((after.asLong() + 999) / 1000));
-            refuse(response, 429, told.path("reason").asText());
-            return;
+        if (told.path("allowed").asBoolean()) {
+            chain.doFilter(request, response);
+        } else {
+            response.setStatus(status);
+            response.setContentType("application/json");
+            response.getWriter().write(JSON.writeValueAsString(Map.of("reason", told.path("reason").asText())));
         }
-        try {
-            Thread.sleep(told.get("delay_ms").asLong());
-        } catch (InterruptedException interrupted) {
-            throw new ServletException(interrupted);
-        }
-        chain.doFilter(request, response);
     }
 }

@@ -5,6 +5,7 @@ test.py [NAME ...]     of fastapi, django, express, fastify, go and spring
 
 TIDEGATE_PROGRAM=PROGRAM names the server (default: target/debug/tidegate)
 """
+import hashlib
 import http.client
 import json
 import os
@@ -20,6 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate/clients"
 PROGRAM = os.environ.get("TIDEGATE_PROGRAM", str(HERE.parent / "target/debug/tidegate"))
 PYTHON = CACHE / "venv/bin/python"
+TOKEN = "the-token-of-the-program"
 RULES = """limits:
   - {name: two, limit: 2/1h, algorithm: sliding-log, deny: [mallory]}
   - {name: paced, limit: 2/1s, algorithm: leaky-bucket}
@@ -35,7 +37,7 @@ app = FastAPI()
 @app.get("/")
 async def hello():
     return "hello"
-app.add_middleware(Tidegate, limit=os.environ["LIMIT"], key=lambda request: request.headers["x-key"],
+app.add_middleware(Tidegate, token=os.environ["TOKEN"] or None, limit=os.environ["LIMIT"], key=lambda request: request.headers["x-key"],
     server=os.environ["SERVER"], fail_open=os.environ["OPEN"] == "1", timeout=float(os.environ["TIMEOUT"]))
 uvicorn.run(app, host="127.0.0.1", port=int(os.environ["PORT"]), log_level="warning")
 """),
@@ -50,26 +52,26 @@ from django.urls import path
 urlpatterns = [path("", lambda request: HttpResponse("hello"))]
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=["django_middleware.tidegate"], TIDEGATE={
     "limit": os.environ["LIMIT"], "key": lambda request: request.headers["x-key"], "server": os.environ["SERVER"],
-    "fail_open": os.environ["OPEN"] == "1", "timeout": float(os.environ["TIMEOUT"])})
+    "token": os.environ["TOKEN"], "fail_open": os.environ["OPEN"] == "1", "timeout": float(os.environ["TIMEOUT"])})
 make_server("127.0.0.1", int(os.environ["PORT"]), get_wsgi_application()).serve_forever()
 """),
     "express": ("app.mjs", """
 import express from "express";
 import { tidegate } from "./express.mjs";
-const { LIMIT: limit, SERVER: server, OPEN, PORT, TIMEOUT } = process.env;
+const { LIMIT: limit, SERVER: server, TOKEN: token, OPEN, PORT, TIMEOUT } = process.env;
 const app = express();
 const key = (request) => request.get("x-key");
-app.use(tidegate({ limit, server, key, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
+app.use(tidegate({ limit, server, key, token, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
 app.get("/", (request, response) => response.send("hello"));
 app.listen(Number(PORT), "127.0.0.1");
 """),
     "fastify": ("app.mjs", """
 import fastify from "fastify";
 import { tidegate } from "./fastify.mjs";
-const { LIMIT: limit, SERVER: server, OPEN, PORT, TIMEOUT } = process.env;
+const { LIMIT: limit, SERVER: server, TOKEN: token, OPEN, PORT, TIMEOUT } = process.env;
 const app = fastify();
 const key = (request) => request.headers["x-key"];
-app.addHook("onRequest", tidegate({ limit, server, key, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
+app.addHook("onRequest", tidegate({ limit, server, key, token, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
 app.get("/", async () => "hello");
 await app.listen({ port: Number(PORT), host: "127.0.0.1" });
 """),
@@ -80,6 +82,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"clients/tidegate"
@@ -87,8 +90,12 @@ import (
 
 func main() {
 	seconds, _ := strconv.ParseFloat(os.Getenv("TIMEOUT"), 64)
+	server := os.Getenv("SERVER")
+	if token := os.Getenv("TOKEN"); token != "" {
+		server = strings.Replace(server, "://", "://app:"+token+"@", 1)
+	}
 	limit := tidegate.Limit{
-		Server: os.Getenv("SERVER"), Name: os.Getenv("LIMIT"), FailOpen: os.Getenv("OPEN") == "1",
+		Server: server, Name: os.Getenv("LIMIT"), FailOpen: os.Getenv("OPEN") == "1",
 		Key:     func(r *http.Request) string { return r.Header.Get("x-key") },
 		Timeout: time.Duration(seconds * float64(time.Second)),
 	}
@@ -115,11 +122,10 @@ public class App {
 
     @Bean
     TidegateFilter limited() {
-        var filter = new TidegateFilter(System.getenv("LIMIT"), request -> request.getHeader("x-key"));
-        filter.server = System.getenv("SERVER");
-        filter.failOpen = System.getenv("OPEN").equals("1");
-        filter.timeout = Duration.ofMillis((long) (1000 * Double.parseDouble(System.getenv("TIMEOUT"))));
-        return filter;
+        var timeout = Duration.ofMillis((long) (1000 * Double.parseDouble(System.getenv("TIMEOUT"))));
+        var token = System.getenv("TOKEN").isEmpty() ? null : System.getenv("TOKEN");
+        return new TidegateFilter(System.getenv("SERVER"), System.getenv("LIMIT"), request -> request.getHeader("x-key"), timeout,
+            System.getenv("OPEN").equals("1"), token);
     }
 
     public static void main(String[] arguments) {
@@ -167,7 +173,7 @@ def command(name, place):
     if name == "go":
         (place / "tidegate").mkdir()
         shutil.copy(HERE / "nethttp.go", place / "tidegate")
-        (place / "go.mod").write_text("module clients\n\ngo 1.21\n")
+        (place / "go.mod").write_text("module clients\n\ngo 1.22\n")
         subprocess.run(["go", "build", "-o", "app", "."], cwd=place, check=True)
         return [place / "app"]
     if name == "spring":
@@ -224,13 +230,13 @@ class Running:
         return answer.status, reason, answer.getheader("Retry-After")
 
 
-def check(name, place, server, closed, silent):
+def check(name, place, server, guarded, closed, silent):
     run = command(name, place)
 
-    def app(address, is_open=True, limit="two", timeout=10):
+    def app(address, is_open=True, limit="two", timeout=10, token=""):
         port = free_port()
         variables = {"SERVER": f"http://127.0.0.1:{address}", "LIMIT": limit, "PORT": str(port), "TIMEOUT": str(timeout)}
-        return Running(port, run, cwd=place, env={**os.environ, **variables, "OPEN": str(int(is_open))})
+        return Running(port, run, cwd=place, env={**os.environ, **variables, "TOKEN": token, "OPEN": str(int(is_open))})
 
     with app(server) as limited:
         key = f"{name}-alice"
@@ -243,8 +249,11 @@ def check(name, place, server, closed, silent):
         began = time.monotonic()
         assert [paced.get(name)[0] for _ in range(3)] == [200, 200, 200]
         assert time.monotonic() - began >= 0.9, "the delay of a leaky bucket is waited for"
+    for token, expected in [(TOKEN, (200, None, None)), ("", (503, "no decision", None)), ("wrong", (503, "no decision", None))]:
+        with app(guarded, False, token=token) as guard:
+            assert guard.get(f"{name}-alice") == expected, (token, guard.get(f"{name}-alice"))
     for is_open, expected in [(True, (200, None, None)), (False, (503, "no decision", None))]:
-        for address, limit, timeout in [(closed, "two", 10), (silent, "two", 0.1), (server, "unknown", 10)]:
+        for address, limit, timeout in [(closed, "two", 10), (silent, "two", 0.1), (server, "unknown", 10), (guarded, "two", 10)]:
             with app(address, is_open, limit, timeout) as failing:
                 assert failing.get("alice") == expected, (is_open, address, limit, failing.get("alice"))
 
@@ -258,13 +267,16 @@ def main():
         # It accepts connections, and never answers.
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        port = free_port()
-        arguments = ["serve", "--http", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0", "--resp", "off"]
-        with Running(port, [PROGRAM, *arguments, "--rules", scratch / "rules.yaml"]):
+        digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+        (scratch / "access.yaml").write_text(f"access:\n  - {{name: app, roles: [decide], tokens: ['sha256:{digest}']}}\n")
+        ports = [free_port(), free_port()]
+        serve = [PROGRAM, "serve", "--admin", "127.0.0.1:0", "--resp", "off", "--rules", scratch / "rules.yaml", "--http"]
+        with Running(ports[0], [*serve, f"127.0.0.1:{ports[0]}"]), \
+                Running(ports[1], [*serve, f"127.0.0.1:{ports[1]}", "--access", scratch / "access.yaml"]):
             for name in names:
                 place = scratch / name
                 place.mkdir()
-                check(name, place, port, free_port(), silent.getsockname()[1])
+                check(name, place, *ports, free_port(), silent.getsockname()[1])
                 print(f"{name}: as it should")
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks the book and the pages beside it without a network: every page is in SUMMARY.md, every link and picture leads to a file that is
-there, every #part to a heading, and each test that is named is there. Building the book itself needs mdbook: cargo install mdbook && mdbook build docs."""
+there, every #part to a heading, and each test that is named is there, as is each message. Building the book itself needs mdbook: cargo install mdbook && mdbook build docs."""
 
 import re
 import sys
@@ -48,9 +48,15 @@ for page in PAGES:
 # A page that names a test as its proof names one that is there.
 tests = "".join(path.read_text() for path in ROOT.glob("crates/*/tests/**/*.rs"))
 for page in sorted(BOOK.glob("*.md")):
-    for name in re.findall(r"`((?:a|an|the|near|data|scripts|servers)_[a-z_]{15,})`", page.read_text()):
+    for name in re.findall(r"`((?:a|an|the|near|nginx|data|scripts|servers)_[a-z_]{15,})`", page.read_text()):
         if f"fn {name}(" not in tests:
             wrong.append(f"{page.relative_to(ROOT)}: there is no test {name}")
+# A message that the page of messages quotes is one of the program, but for the lines that break it.
+source = "".join(path.read_text() for path in ROOT.glob("crates/*/src/**/*.rs"))
+source = re.sub(r"\\\n\s*", "", source)
+page = BOOK / "troubleshooting.md"
+messages = re.findall(r'"([^"]+)"', prose(page.read_text()))
+wrong += [f"{page.relative_to(ROOT)}: no message says {message}" for message in messages if message not in source]
 if wrong:
     sys.exit("\n".join(wrong))
 print(f"{len(PAGES)} pages, {count} links")

@@ -225,7 +225,9 @@ stage "licences, sources and banned crates" \
 
 packages() {
     local crate file
-    cargo package --workspace --exclude tidegate-redis-servers --locked --allow-dirty --no-verify --quiet
+    local all=(--workspace --exclude tidegate-redis-servers --locked --allow-dirty --no-verify --quiet)
+    # All that a registry asks of a package, but for the upload. scripts/packages.sh builds and tests them.
+    if [ -z "${TIDEGATE_OFFLINE:-}" ]; then cargo publish --dry-run "${all[@]}"; else cargo package "${all[@]}"; fi
     for crate in crates/*/; do
         grep -q '^publish = false' "$crate/Cargo.toml" && continue
         for file in README.md LICENSE-APACHE LICENSE-MIT; do
@@ -279,6 +281,13 @@ else
 fi
 
 tests "tests" --workspace
+if command -v dpkg-deb >/dev/null; then
+    # Of the program that the tests have built: the release's own is static and takes ten minutes.
+    stage "the archive and the Debian package of a release" scripts/release.sh --target "$(uname -m)-unknown-linux-gnu" \
+        --program "${CARGO_TARGET_DIR:-target}/debug/tidegate" "$scratch/dist"
+else
+    skipped+=("the archive and the Debian package of a release (no dpkg-deb)")
+fi
 sentinel
 configuration_services
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ -z "${TIDEGATE_RATELIMIT:-}" ]; then

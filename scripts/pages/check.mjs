@@ -35,17 +35,23 @@ async function traffic() {
   }
 }
 
+// The rules that the program has of itself.
+const own = {
+  text: 'flow:\n  - {resource: payments, limit: 200/1s}\nbreakers:\n  - {resource: payments, errors: 50, interval: 1m, open: 5s}\n',
+  left_out: ['custom 1..9 in flight: the algorithm is a part of the program; the rule is left out'],
+};
+
 // A stand-in for a program that links tidegate::flow. A test of the server uses the real thing.
 async function program() {
   for (let at = 0; going; at += 1) {
     const now = Math.floor(Date.now() / 1000);
     const second = (pass, block, errors, rt) => [[now - 1, pass, block, errors, pass, pass * rt, 9]];
     const resources = [
-      { name: 'payments', in_flight: 4, seconds: second(120 + (at % 7) * 9, (at % 5) * 6, at % 3, 8_400), breakers: [['payments: errors', at % 6 < 4 ? 'open' : 'closed']] },
+      { name: 'payments', in_flight: 4, seconds: second(120 + (at % 7) * 9, (at % 5) * 6, at % 3, 8_400), breakers: [['payments: errors', at % 6 < 4 ? 'open' : 'closed']], blocked: [['quota', 40 + at], ['breaker-open', at]], origins: [['mobile', [80, 4, 3]], ['web', [40, 2, 1]]], contexts: [['checkout', [120, 6, 4]]] },
       { name: 'GET:/orders/{id}', in_flight: 11, seconds: second(640 + (at % 11) * 20, 0, 0, 2_100), adaptive: [['vegas', 48]] },
       { name: 'search', in_flight: 2, seconds: second(35, 0, 0, 31_000) },
     ];
-    await fetch(`${admin}/v1/flow/report`, { method: 'POST', body: JSON.stringify({ app: 'shop', instance: 'shop-1', now, resources }) });
+    await fetch(`${admin}/v1/flow/report`, { method: 'POST', body: JSON.stringify({ app: 'shop', instance: 'shop-1', now, own, resources }) });
     await new Promise((done) => setTimeout(done, 1_000));
   }
 }
@@ -262,6 +268,69 @@ async function overview() {
   await context.close();
 }
 
+// A text that tries hard to mislead the form, and what one change of it must give.
+const HOSTILE = `# head
+limits: # all of them
+  - {name: a, limit: 5/1s, overrides: {"x: }y": 9/1s, 'it''s': {limit: 3/1s}}} # why, {here}
+  -   name: b   # the second
+      limit: 20/1m # twenty
+      # between
+      burst: 7 # seven
+      algorithm: token-bucket
+      overrides:
+        admin: {limit: 9/1m}
+      deny:
+      - x
+      - "name: y"
+
+  # the third
+  - { name: c,
+      limit: 3/1m, # three
+      when_full: deny, # four
+      deny: [a, "b]"] }
+  -
+    # the fourth
+    name: d
+    limit: 4/1m
+flow:
+  - {resource: x, limit: 1/1s}
+`;
+const CHANGES = [
+  [0, 'limit', '9/1s', 'name: a, limit: 5/1s', 'name: a, limit: 9/1s'],
+  [0, 'slots', '3', 'limit: 5/1s, overrides', 'limit: 5/1s, slots: 3, overrides'],
+  [0, 'by', 'ip, path', 'limit: 5/1s, overrides', 'limit: 5/1s, by: "ip, path", overrides'],
+  [1, 'limit', '30/1m', 'limit: 20/1m # twenty', 'limit: 30/1m # twenty'],
+  [1, 'burst', '', 'burst: 7 # seven', '# seven'],
+  [1, 'algorithm', '', '\n      algorithm: token-bucket', ''],
+  [1, 'shadow', 'true', 'algorithm: token-bucket\n', 'algorithm: token-bucket\n      shadow: true\n'],
+  [2, 'when_full', '', 'when_full: deny, # four', '# four'],
+  [2, 'algorithm', 'sliding-log', 'limit: 3/1m, # three', 'limit: 3/1m, algorithm: sliding-log, # three'],
+  [3, 'limit', '6/1m', 'limit: 4/1m', 'limit: 6/1m'],
+  [3, 'name', 'e', 'name: d', 'name: e'],
+];
+
+// The form changes one value, the text around it stays, and the server reads the same rules but for that.
+async function change() {
+  const { context, page, where } = await open('/rules', 1440, 'light');
+  await step('changes of a hostile text', async () => {
+    const changed = await page.evaluate(async ([text, changes]) => {
+      const { limitsOf, withLimit, withValue } = await import('/assets/limits.js');
+      const all = changes.map(([at, key, value]) => withValue(text, limitsOf(text)[at], key, value));
+      return [...all, withLimit(text, 'e')];
+    }, [HOSTILE, CHANGES]);
+    const wanted = CHANGES.map(([, , , from, to]) => HOSTILE.replace(from, to));
+    wanted.push(HOSTILE.replace('limit: 4/1m\n', 'limit: 4/1m\n  - name: e\n    limit: 100/1m\n'));
+    for (const [at, text] of changed.entries()) {
+      if (text !== wanted[at]) complain(where, `change ${at} gives ${text}`);
+      const answer = await (await fetch(`${admin}/v1/rules/check`, { method: 'POST', body: text })).json();
+      // Without its algorithm, a burst is a mistake.
+      const mistakes = CHANGES[at]?.[1] === 'algorithm' && CHANGES[at][2] === '' ? 1 : 0;
+      if (answer.mistakes.length !== mistakes) complain(where, `change ${at}: ${JSON.stringify(answer.mistakes)}`);
+    }
+  });
+  await context.close();
+}
+
 // A change of the rules: the page names the line of a mistake, tries a candidate on the trace, and saves it after a question.
 async function edit() {
   // Past the pages' policy, so that axe can look at what a script has made.
@@ -278,9 +347,56 @@ async function edit() {
     if (!selected.includes('name: logins')) complain(where, `the button leads to: ${selected}`);
     if (await page.locator('#save').isEnabled()) complain(where, 'a mistake can be saved');
   });
+  const field = (key) => page.locator(`#limit-${key}`);
+  const wrong = async (key) => (await page.locator(`#limit-${key}-wrong`).textContent()) ?? '';
+  await step('a text that no parser follows', async () => {
+    await text.fill(`limits:\n  - {name: a, limit: ${'['.repeat(50_000)}`);
+    await expect(page, where, 'the mistake', async () => (await checked()).includes('1 mistakes'));
+    if (await field('name').isEnabled()) complain(where, 'the form follows fifty thousand brackets');
+    await text.fill(before);
+    await expect(page, where, 'that nothing is wrong', async () => (await checked()).includes('as in the file'));
+  });
+  await step('the form of a limit', async () => {
+    const commented = before.replace('slots: 60}', 'slots: 60} # per minute');
+    await text.fill(commented);
+    await page.getByLabel('Limit', { exact: true }).selectOption('logins');
+    if ((await field('limit').inputValue()) !== '20/1m' || (await field('slots').inputValue()) !== '60') complain(where, 'the form lacks the values');
+    if (await field('burst').isVisible()) complain(where, 'an option of another algorithm is shown');
+    // With the keyboard alone; Enter takes the value over, and saves nothing.
+    await field('limit').focus();
+    await page.keyboard.press('Control+A');
+    await page.keyboard.type('20');
+    await page.keyboard.press('Enter');
+    await expect(page, where, 'the mistake at its field', async () => (await wrong('limit')).includes('100/1m'));
+    if ((await field('limit').getAttribute('aria-invalid')) !== 'true' || (await wrong('name')) !== '') complain(where, 'the mistake is at another field');
+    if ((await page.locator('#ask').getAttribute('open')) !== null) complain(where, 'Enter asks to save');
+    await audit(page, where);
+    await field('limit').fill('10/1m');
+    await page.keyboard.press('Tab');
+    await field('mode').selectOption('balanced');
+    await field('name').fill('log-ins');
+    await page.keyboard.press('Tab');
+    await field('shadow').selectOption('true');
+    const wanted = commented.replace('name: logins, limit: 20/1m, algorithm: sliding-window,', 'name: log-ins, limit: 10/1m, algorithm: sliding-window, shadow: true, mode: balanced,');
+    await expect(page, where, 'the changed text', async () => (await text.inputValue()) === wanted);
+    await expect(page, where, 'no mistakes', async () => (await checked()).includes('no mistakes') && (await wrong('limit')) === '');
+    await page.getByLabel('Limit', { exact: true }).selectOption('payments');
+    await field('algorithm').selectOption('token-bucket');
+    await expect(page, where, 'the mistake of a changed algorithm', async () => (await wrong('limit')).includes('`limit` is'));
+    await page.getByRole('button', { name: 'Add a limit' }).click();
+    await expect(page, where, 'the new limit', async () => (await text.inputValue()).includes('\n  - {name: new, limit: 100/1m}'));
+    if ((await wrong('limit')) !== '') complain(where, 'the new limit has the mistake of another');
+    if ((await field('name').inputValue()) !== 'new') complain(where, 'the form does not show the new limit');
+    const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    if (overflow > 0) complain(where, `${overflow} pixels are beside the screen with the form`);
+    await page.screenshot({ path: `${directory}/rules-form-390-dark.png`, fullPage: true });
+  });
   await step('try a candidate', async () => {
     await text.fill(before.replace('limit: 20/1m', 'limit: 10/1m'));
-    await expect(page, where, 'the difference', async () => (await page.locator('#diff .added').textContent())?.includes('10/1m'));
+    await expect(page, where, 'the difference', async () => {
+      const added = await page.locator('#diff .added').allTextContents();
+      return added.length === 1 && added[0].includes('name: logins, limit: 10/1m');
+    });
     await page.locator('#try').click();
     await expect(page, where, 'what it would deny', async () => (await page.locator('#tried table').count()) > 0);
     await page.screenshot({ path: `${directory}/rules-tried-390-dark.png`, fullPage: true });
@@ -319,10 +435,26 @@ async function push() {
     await pushes('flow:\n  - {resource: payments, limit: none}\n', 'the previous rules stay active');
   });
   await step('push rules', async () => {
-    await pushes('flow:\n  - {resource: payments, limit: 100/1s}\n', 'Pushed the rules to shop');
     await page.goto('/flow?app=shop');
     await page.locator('summary').click();
-    if (!(await page.locator('#rules').inputValue()).includes('100/1s')) complain(where, 'the pushed rules are not shown');
+    const shown = await page.locator('#rules').inputValue();
+    if (shown !== own.text) complain(where, `the form does not start from the rules in force: ${shown}`);
+    if (!(await page.locator('details').textContent()).includes('custom 1..9')) complain(where, 'what a push would end is not shown');
+    await pushes(shown.replace('200/1s', '100/1s'), 'Pushed the rules to shop');
+    // The next change is made from these.
+    await pushes(shown.replace('200/1s', '150/1s'), 'Pushed the rules to shop');
+    const another = await open('/flow?app=shop', 1440, 'light');
+    await another.page.locator('summary').click();
+    const now = await another.page.locator('#rules').inputValue();
+    if (now !== own.text.replace('200/1s', '150/1s')) complain(where, `the pushed rules are not shown, with the breaker: ${now}`);
+    await pushes(shown, 'Pushed the rules to shop');
+    // It was opened before that push.
+    await posts(another.page, '/v1/flow/rules', async () => {
+      await another.page.getByRole('button', { name: 'Push' }).click();
+      await yes(another.page);
+    });
+    await expect(page, where, 'that the rules have changed', async () => (await another.page.locator('#status').textContent()).includes('load them again'));
+    await another.context.close();
   });
   await context.close();
 }
@@ -336,6 +468,7 @@ for (const [path, name] of [
   ['/limit?name=nobody', 'missing'],
   ['/flow', 'programs'],
   ['/flow?app=shop', 'flow'],
+  ['/flow?app=shop&resource=payments', 'resource'],
 ]) {
   await step(`look at ${path}`, () => look(path, name));
 }
@@ -357,6 +490,7 @@ if (process.env.TIDEGATE_REPORT) await step('look at the report', () => look(pro
 await step('the overview', overview);
 await step('use a key', use);
 await step('look at /audit', () => look('/audit', 'audit'));
+await step('change a limit', change);
 await step('edit the rules', edit);
 await step('push rules', push);
 going = false;
@@ -380,7 +514,7 @@ if (process.env.TIDEGATE_TLS) {
 }
 await browser.close();
 // The console calls each refusal an error, also those that the check provokes: a missing page, a wrong quota, wrong rules.
-const meant = /nobody.*status of 404|mallory.*status of 400|app=shop.*status of 422/;
+const meant = /nobody.*status of 404|mallory.*status of 400|app=shop.*status of (422|409)/;
 for (const problem of problems.filter((problem) => !meant.test(problem))) {
   console.error(problem);
   process.exitCode = 1;

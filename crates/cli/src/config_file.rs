@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<Vec<Entry>, String> {
     let text = file::read(path, MAX_FILE).and_then(|bytes| {
         String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
     });
-    let text = text.map_err(|error| format!("{}: cannot be read: {error}", path.display()))?;
+    let text = text.map_err(|error| format!("--config {}: cannot be read: {error}", path.display()))?;
     let entries = tidegate_config::read(parse(&text), |root, complaints| {
         // An empty file says nothing.
         root.map(|root| entries(root, complaints)).unwrap_or_default()

@@ -170,6 +170,46 @@ mod tests {
         assert_eq!(options, grouped);
     }
 
+    /// All commands and what is below them.
+    fn all(command: &Command) -> Vec<&Command> {
+        let below = command.get_subcommands().flat_map(all);
+        std::iter::once(command).chain(below).collect()
+    }
+
+    #[test]
+    fn an_option_has_one_form_in_all_commands() {
+        let command = command();
+        let mut values = std::collections::BTreeMap::new();
+        for command in all(&command) {
+            for arg in command.get_arguments() {
+                let name = arg.get_long().unwrap_or_default();
+                // A server is named by --server, what is printed by --format, and a time by --from and --to.
+                let others = ["json", "output-format", "url", "host", "since", "until", "start", "end-time"];
+                let is_address = arg.get_value_names().is_some_and(|of| of.iter().any(|one| one == "ADDR"));
+                assert!(!others.contains(&name), "{} --{name}", command.get_name());
+                assert!(!is_address || !arg.is_positional(), "{}", command.get_name());
+                if name == "server" {
+                    assert!(is_address, "{}", command.get_name());
+                }
+                // The same name takes the same values.
+                let takes = arg.get_value_names().filter(|_| arg.get_action().takes_values());
+                let takes =
+                    takes.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
+                if let Some(takes) = takes.filter(|_| !name.is_empty()) {
+                    values
+                        .entry(name.to_owned())
+                        .or_insert_with(std::collections::BTreeSet::new)
+                        .insert(takes);
+                }
+            }
+        }
+        values.retain(|_, takes| takes.len() > 1);
+        // The name of a limit, where `simulate` tries candidates.
+        let meant = ["limit"];
+        values.retain(|name, _| !meant.contains(&name.as_str()));
+        assert!(values.is_empty(), "{values:?}");
+    }
+
     #[test]
     fn the_short_help_of_serve_is_one_page_and_the_long_one_has_groups() {
         let mut command = command().term_width(100);

@@ -50,6 +50,13 @@ fn log(directory: &Path) {
     log.finish().unwrap();
 }
 
+/// The numbers in a line, of which 20/1m has two.
+fn numbers(line: &str) -> Vec<f64> {
+    let plain = line.replace(',', "");
+    let digits = |c: char| !c.is_ascii_digit() && c != '.';
+    plain.split(digits).filter_map(|word| word.trim_end_matches('.').parse().ok()).collect()
+}
+
 #[test]
 fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
     let directory = scratch("readme");
@@ -65,12 +72,15 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
             let shown: Vec<&str> =
                 std::iter::from_fn(|| lines.next_if(|next| !next.starts_with("$ "))).collect();
             ran += 1;
-            // From a checkout, or the library: their tests are elsewhere.
             if let Some(arguments) = command.strip_prefix("cargo run --release -- ") {
-                assert!(
-                    tidegate().args(arguments.split(' ')).arg("--help").output().unwrap().status.success(),
-                    "{line}"
-                );
+                // Ctrl-C ends it well.
+                let ports = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+                let mut server = tidegate();
+                server.args(arguments.split(' ')).args(ports).current_dir(&directory);
+                let server = Serving::run(&mut server);
+                server.signal("INT");
+                assert_eq!(server.ended(), Some(0), "{line}");
+            // A checkout has it, and the library: their tests are elsewhere.
             } else if command == "scripts/test.sh" || command == "cargo add tidegate" {
                 let manifest = include_str!("../../tidegate/Cargo.toml");
                 assert!(
@@ -86,7 +96,7 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
                 let output = tidegate().args(arguments.split(' ')).current_dir(&directory).output().unwrap();
                 let text = String::from_utf8(output.stdout).unwrap();
                 assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-                // The numbers, and which algorithm denies most, are those of another log.
+                // The numbers, and which algorithm denies most, are those of another log: they only have to add up.
                 let words = |text: &str| -> Vec<String> {
                     text.split_whitespace()
                         .filter(|word| !word.contains(|c: char| c.is_ascii_digit() || c == '-'))
@@ -94,17 +104,40 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
                         .collect()
                 };
                 for shown in shown {
-                    let is_there = text.lines().any(|line| words(line) == words(shown));
-                    assert!(is_there, "{command} does not print {shown:?}:\n{text}");
+                    let printed = text.lines().find(|line| words(line) == words(shown));
+                    let printed =
+                        printed.unwrap_or_else(|| panic!("{command} does not print {shown:?}:\n{text}"));
+                    assert!(printed.contains(" of 10,000 requests "), "{printed}");
+                    for line in [printed, shown] {
+                        let [_, _, denied, requests, percent, touched, keys, of_keys] = numbers(line)[..]
+                        else {
+                            panic!("{line} has other numbers")
+                        };
+                        // Three digits of each percentage are printed.
+                        let adds_up = |percent: f64, of: f64| (percent / (100.0 * of) - 1.0).abs() < 0.006;
+                        assert!(
+                            adds_up(percent, denied / requests) && adds_up(of_keys, touched / keys),
+                            "{line}"
+                        );
+                    }
                 }
             } else {
                 let server = server.as_ref().expect("the server was started before");
                 let (_, port) = server.resp.rsplit_once(':').unwrap();
                 let command =
                     command.replace("127.0.0.1:8080", &server.http).replace("-p 6380", &format!("-p {port}"));
-                if let Some(text) = run(&command, &directory) {
-                    assert!(text.contains("99") || text.contains("98"), "{command}: {text}");
+                let printed = run(&command, &directory);
+                // scripts/test.sh installs both programs.
+                assert!(printed.is_some() || cfg!(not(feature = "servers")), "{command} needs a program");
+                let Some(text) = printed else { continue };
+                if command.starts_with("curl") {
+                    assert!(text.starts_with("HTTP/1.1 200") && text.contains("\"allowed\":true"), "{text}");
+                } else {
+                    // As its comment says: allowed, limit, remaining, retry-after and reset-after.
+                    let values: Vec<i64> = text.lines().map(|value| value.trim().parse().unwrap()).collect();
+                    assert!(matches!(values[..], [0, 100, 98, -1, reset] if reset > 0), "{text}");
                 }
+                assert!(text.contains("99") || text.contains("98"), "{command}: {text}");
             }
         }
     }

@@ -203,6 +203,68 @@ fn check_prints_all_problems_and_exits_with_1() {
 }
 
 #[test]
+fn an_error_at_the_start_names_the_option_that_was_given() {
+    let directory = scratch("options");
+    let config = directory.join("config.yaml");
+    fs::write(&config, "max-memory: 5x\n").unwrap();
+    let config = config.to_str().unwrap();
+    for (arguments, option) in [
+        (&["--rules", "/nonexistent"][..], "--rules: cannot read /nonexistent"),
+        (&["--envoy-config", "/nonexistent"], "--envoy-config: cannot read /nonexistent"),
+        (
+            &["--sentinel-token", "127.0.0.1:0", "--sentinel-rules", "/nonexistent"],
+            "--sentinel-rules: cannot read",
+        ),
+        (&["--access", "/nonexistent"], "--access: cannot read"),
+        (&["--state", "/nonexistent/state"], "--state: the state cannot be kept in /nonexistent/state"),
+        (&["--audit", "/nonexistent/audit"], "--audit /nonexistent/audit: "),
+        (&["--usage", "/proc/nonexistent"], "--usage /proc/nonexistent: "),
+        (&["--flow-rules", "/proc/nonexistent"], "--flow-rules: /proc/nonexistent: "),
+        (&["--tls-cert", "/nonexistent", "--tls-key", "/nonexistent"], "--tls-cert /nonexistent: "),
+        (&["--store", "http://a"], "--store: "),
+        (
+            &["--store", "redis://127.0.0.1:1", "--store-password-file", "/nonexistent"],
+            "--store-password-file /nonexistent: ",
+        ),
+        (&["--http", "nowhere"], "(--http)"),
+        (&["--max-memory", "512"], ""),
+        (&["--max-memory", "5x"], "'--max-memory <BYTES>'"),
+        (&["--config", config], "'--max-memory <BYTES>'"),
+        (&["--config", "/nonexistent"], "--config /nonexistent: "),
+    ] {
+        // A value that is right gets as far as the next mistake.
+        let then = if option.is_empty() { ["--rules", "/nonexistent"] } else { ["--resp", "off"] };
+        let listeners = if arguments[0] == "--http" { &[][..] } else { &["--http", "127.0.0.1:0"] };
+        let output = tidegate().arg("serve").args(arguments).args(listeners).args(then).output().unwrap();
+        let told = text(&output.stdout) + &text(&output.stderr);
+        assert!(!output.status.success() && told.contains(option), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
+fn a_limit_for_a_unit_of_time_and_decimal_bytes_are_read_everywhere() {
+    let directory = scratch("units");
+    let rules = directory.join("rules.yaml");
+    fs::write(&rules, "max_memory: 512MB\nlimits:\n  - {name: a, limit: 100/m, overrides: {vip: 7/h}}\n")
+        .unwrap();
+    assert!(check(&rules).status.success());
+    let rules = rules.to_str().unwrap();
+    let memory = ["--max-memory", "512MB", "--history-memory", "64MB", "--trace-memory", "64MB"];
+    let server = Serving::with(&[&["--rules", rules, "--trace-keys", "10%"][..], &memory].concat());
+    let run = |arguments: &[&str], address: &str| {
+        let output = tidegate().args(arguments).args(["--server", address]).output().unwrap();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, told) = run(&["override", "a", "bob", "3/d"], &server.admin);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(server.ask("PEEK a bob").starts_with("*5 :0 :3 "), "{}", server.ask("PEEK a bob"));
+    assert!(
+        server.ask("PEEK a alice").starts_with("*5 :0 :100 ")
+            && server.ask("PEEK a vip").starts_with("*5 :0 :7 ")
+    );
+}
+
+#[test]
 fn the_examples_in_the_help_of_check_are_valid() {
     let help = text(&tidegate().args(["check", "--help"]).output().unwrap().stdout);
     let example = |begin: &str| {

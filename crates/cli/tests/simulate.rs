@@ -282,7 +282,7 @@ fn errors_about_arguments_say_what_to_do() {
         (&[log, "--limit", "5/10s", "--report", "no/such/dir/page.html"], "no/such/dir/page.html"),
         (&[log, "--rules", "no-such.yaml"], "no-such.yaml"),
         (&[log, "--rules", "no-such.yaml", "--limit", "5/10s"], "cannot be used with"),
-        (&[log, "--limit", "5/10s", "--since", "yesterday"], "2015-05-17"),
+        (&[log, "--limit", "5/10s", "--from", "yesterday"], "2015-05-17"),
         (&[log, "--limit", "5/10s", "--since", "2016-01-01"], "all 11 requests, from 2015-05-17 10:05:09"),
         (&[log, "--limit", "5/10s", "--exclude", "path"], "as in path=/health*"),
         (&[log, "--suggest", "--window", "10s", "--deny-keys", "1"], "as in 1%"),
@@ -370,11 +370,10 @@ fn excluded_requests_and_those_outside_the_time_range_are_not_replayed() {
     assert_eq!(requests(&[]), (11, 0));
     assert_eq!(requests(&["--exclude", "ip=10.0.0.1"]), (1, 10));
     assert_eq!(requests(&["--exclude", "ip=10.0.0.9", "--exclude", "user-agent=c*l"][..2]), (11, 0));
-    assert_eq!(requests(&["--since", "2015-05-17T10:05:10Z"]), (6, 5));
+    assert_eq!(requests(&["--from", "2015-05-17T10:05:10Z"]), (6, 5));
     assert_eq!(requests(&["--since", "2015-05-17T10:05:10Z", "--until", "2015-05-17T10:05:30Z"]), (5, 6));
     assert!(
-        failure(&[&args[..], &["--exclude", "path=/*"]].concat())
-            .contains("see --since, --until and --exclude")
+        failure(&[&args[..], &["--exclude", "path=/*"]].concat()).contains("see --from, --to and --exclude")
     );
 }
 

@@ -1,6 +1,13 @@
 //! The error of a blocked entry.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 /// The kind of rule that blocked an entry. Checks run in this order and stop at the first rule that blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,10 +51,84 @@ impl fmt::Display for BlockKind {
     }
 }
 
+/// Why an entry was blocked, in the words of the limits' denials where both have the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BlockReason {
+    /// The rule's units are used up. Time makes room.
+    Quota,
+    /// The entry has more units than the rule ever admits at once. Waiting does not help.
+    TooLarge,
+    /// As many calls are in flight as the rule allows. The end of other calls makes room.
+    InFlight,
+    /// The table of a hot parameter rule has no place for a new value.
+    TableFull,
+    /// The rules do not allow the origin.
+    DenyListed,
+    /// The whole system is overloaded.
+    Overloaded,
+    /// The breaker is open.
+    BreakerOpen,
+}
+
+impl BlockReason {
+    /// All reasons.
+    pub const ALL: [Self; 7] = [
+        Self::Quota,
+        Self::TooLarge,
+        Self::InFlight,
+        Self::TableFull,
+        Self::DenyListed,
+        Self::Overloaded,
+        Self::BreakerOpen,
+    ];
+
+    /// Returns the name in metrics, logs and reports, such as `too-large`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Quota => "quota",
+            Self::TooLarge => "too-large",
+            Self::InFlight => "in-flight",
+            Self::TableFull => "table-full",
+            Self::DenyListed => "deny-listed",
+            Self::Overloaded => "overloaded",
+            Self::BreakerOpen => "breaker-open",
+        }
+    }
+
+    /// The reason of most blocks by a rule of this kind.
+    pub(crate) const fn of(kind: BlockKind) -> Self {
+        match kind {
+            BlockKind::Authority => Self::DenyListed,
+            BlockKind::System => Self::Overloaded,
+            BlockKind::HotParam | BlockKind::Flow => Self::Quota,
+            BlockKind::Isolation | BlockKind::Adaptive => Self::InFlight,
+            BlockKind::Breaker => Self::BreakerOpen,
+        }
+    }
+}
+
+/// The units that were blocked for each reason.
+#[derive(Debug, Default)]
+pub(crate) struct BlockCounts([AtomicU64; BlockReason::ALL.len()]);
+
+impl BlockCounts {
+    // Relaxed: the counts are only reported.
+    pub fn add(&self, reason: BlockReason, units: u64) {
+        self.0[reason as usize].fetch_add(units, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> [u64; BlockReason::ALL.len()] {
+        std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed))
+    }
+}
+
 /// An entry that was blocked: an expected answer, not a failure. It is counted as blocked and has consumed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     pub(crate) kind: BlockKind,
+    pub(crate) reason: BlockReason,
     pub(crate) rule: Arc<str>,
     pub(crate) resource: Arc<str>,
     pub(crate) retry_after: Option<Duration>,
@@ -64,7 +145,8 @@ impl Blocked {
     /// ```
     #[must_use]
     pub fn new(kind: BlockKind, rule: impl Into<Arc<str>>, resource: impl Into<Arc<str>>) -> Self {
-        Self { kind, rule: rule.into(), resource: resource.into(), retry_after: None }
+        let reason = BlockReason::of(kind);
+        Self { kind, reason, rule: rule.into(), resource: resource.into(), retry_after: None }
     }
 
     /// Sets the time after which to retry.
@@ -77,6 +159,12 @@ impl Blocked {
     #[must_use]
     pub const fn kind(&self) -> BlockKind {
         self.kind
+    }
+
+    /// Returns the reason, which tells apart the blocks of one kind: a flow rule counts units, or calls in flight.
+    #[must_use]
+    pub const fn reason(&self) -> BlockReason {
+        self.reason
     }
 
     /// Returns the rule that blocked: its id, or a summary of the rule if it has none.

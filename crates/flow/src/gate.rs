@@ -152,6 +152,12 @@ impl Gate {
         self.shared().loaded.set().rules.clone()
     }
 
+    /// Returns a number that changes when rules are loaded.
+    #[cfg(feature = "report")]
+    pub(crate) fn rules_version(&self) -> u64 {
+        self.shared().loaded.version()
+    }
+
     /// Returns the statistics of all inbound traffic, across all resources.
     #[must_use]
     pub fn inbound(&self) -> &Node {

@@ -73,7 +73,7 @@ mod timer;
 mod value_table;
 
 pub use arg::{Arg, Float, ToArg};
-pub use blocked::{BlockKind, Blocked};
+pub use blocked::{BlockKind, BlockReason, Blocked};
 pub use breaker::{Breaker, CallError};
 pub use entry::Entry;
 pub use gate::{Gate, GateBuilder};

@@ -11,6 +11,7 @@ use std::{
 use tidegate_core::Nanos;
 
 use crate::{
+    BlockReason,
     node::Node,
     rules::{BreakerState, StateChange, breaker::Breaker},
     state::State,
@@ -131,6 +132,13 @@ impl Resource {
     #[must_use]
     pub fn contexts(&self) -> Vec<String> {
         self.placed().state.contexts.names()
+    }
+
+    /// Returns the units that were blocked since the start, by [`BlockReason`](crate::BlockReason), each reason with at least one.
+    #[must_use]
+    pub fn blocked(&self) -> Vec<(BlockReason, u64)> {
+        let counts = BlockReason::ALL.into_iter().zip(self.placed().state.blocked.get());
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 
     /// Returns the state of each of the resource's breakers, with the rule's id or its summary.

@@ -3,7 +3,7 @@
 
 #[cfg(any(feature = "events", feature = "metrics"))]
 use crate::BreakerState;
-use crate::{BlockKind, rules::StateChange};
+use crate::{BlockKind, BlockReason, rules::StateChange};
 
 /// Some units of a resource were blocked.
 #[cfg_attr(
@@ -11,12 +11,15 @@ use crate::{BlockKind, rules::StateChange};
     allow(unused_variables, reason = "the counter has no label for the rule")
 )]
 #[inline]
-pub(crate) fn blocked(resource: &str, kind: BlockKind, rule: &str, units: u64) {
+pub(crate) fn blocked(resource: &str, (kind, reason): (BlockKind, BlockReason), rule: &str, units: u64) {
     #[cfg(feature = "events")]
-    tracing::debug!(target: "tidegate_flow", resource, kind = kind.name(), rule, units, "blocked");
+    tracing::debug!(target: "tidegate_flow", resource, kind = kind.name(), reason = reason.name(), rule, units, "blocked");
     #[cfg(feature = "metrics")]
-    metrics::counter!("tidegate_flow_blocked_total", "resource" => resource.to_owned(), "kind" => kind.name())
-        .increment(units);
+    metrics::counter!(
+        "tidegate_flow_blocked_total",
+        "resource" => resource.to_owned(), "kind" => kind.name(), "reason" => reason.name(),
+    )
+    .increment(units);
 }
 
 /// A breaker changed its state.
@@ -125,15 +128,18 @@ mod tests {
         });
         let events = std::io::read_to_string(log).unwrap();
         for part in [
-            r#"DEBUG tidegate_flow: blocked resource="search" kind="flow" rule="1/1s" units=1"#,
+            r#"DEBUG tidegate_flow: blocked resource="search" kind="flow" reason="quota" rule="1/1s" units=1"#,
             r#"INFO tidegate_flow: breaker changed resource="db""#,
             r#"from="closed" to="open""#,
             r#"resource="db" kind="breaker""#,
         ] {
             assert!(events.contains(part), "{part} is not in\n{events}");
         }
-        assert_eq!(counters.value("tidegate_flow_blocked_total resource=search,kind=flow"), 1);
-        assert_eq!(counters.value("tidegate_flow_blocked_total resource=db,kind=breaker"), 1);
+        assert_eq!(counters.value("tidegate_flow_blocked_total resource=search,kind=flow,reason=quota"), 1);
+        assert_eq!(
+            counters.value("tidegate_flow_blocked_total resource=db,kind=breaker,reason=breaker-open"),
+            1
+        );
         assert_eq!(counters.value("tidegate_flow_breaker_changes_total resource=db,to=open"), 1);
     }
 }

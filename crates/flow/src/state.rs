@@ -9,6 +9,7 @@ use arc_swap::ArcSwapOption;
 use tidegate_core::{Nanos, stats::Headroom};
 
 use crate::{
+    blocked::BlockCounts,
     bounds::{Bounds, second},
     compiled::{Compiled, Far},
     gate_state::GateState,
@@ -24,6 +25,7 @@ pub(crate) struct State {
     pub(crate) node: Arc<Node>,
     pub(crate) origins: NamedNodes,
     pub(crate) contexts: NamedNodes,
+    pub(crate) blocked: BlockCounts,
     /// The version of the rules that `compiled` was made for, times four, plus their [`Kind`]. For a resource without
     /// rules, an entry reads nothing else.
     stamp: AtomicU64,
@@ -44,6 +46,7 @@ impl State {
             node: Arc::new(Node::new(layout)),
             origins: NamedNodes::default(),
             contexts: NamedNodes::default(),
+            blocked: BlockCounts::default(),
             stamp: AtomicU64::new(0),
             limit: AtomicU64::new(0),
             second: Headroom::new(second(layout)),

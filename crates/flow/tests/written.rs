@@ -1,14 +1,15 @@
 //! Rules that are written read back as the same.
 #![cfg(not(loom))]
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tidegate_core::Nanos;
 use tidegate_flow::{
     ManualTimer,
     rules::{
-        AuthorityRule, Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, MemoryThreshold,
-        Origins, ParamKey, ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
+        AdaptiveRule, Aimd, Algorithm, AuthorityRule, Behaviour, BreakerRule, CallWindow, ConcurrencyLimit,
+        FlowRule, Gradient2, HotParamRule, IsolationRule, MemoryThreshold, Origins, ParamKey, ParamMeasure,
+        Relation, Rules, SystemRule, Target, Threshold, Trip, Vegas,
     },
     sources::{
         SourceError,
@@ -91,6 +92,35 @@ fn rules_written_as_yaml_read_back() {
     let (text, notes) = yaml::write(&Rules { flow: vec![throttle, warm_up], ..Rules::default() });
     assert!(text.contains("limit: 2500/16m40s") && text.contains("limit: 2/1s"), "{text}");
     assert!(notes.len() == 1 && notes[0].contains("fraction of the threshold 2.5"), "{notes:?}");
+}
+
+struct Fixed;
+impl ConcurrencyLimit for Fixed {
+    fn start(&self) -> f64 {
+        5.0
+    }
+    fn next(&mut self, limit: f64, _: &CallWindow) -> f64 {
+        limit
+    }
+}
+
+#[test]
+fn adaptive_rules_are_written_but_for_what_is_a_part_of_the_program() {
+    let rule = |algorithm| AdaptiveRule::new("r", algorithm);
+    let slow = Some(Duration::from_millis(80));
+    let written = vec![
+        rule(Algorithm::Vegas(Vegas::default().initial(7))).bounds(2, 90),
+        rule(Algorithm::Aimd(Aimd { slow, ..Aimd::default() })).ignore_errors(),
+        rule(Algorithm::Gradient2(Gradient2::default())),
+    ];
+    let (text, notes) = yaml::write(&Rules { adaptive: written.clone(), ..Rules::default() });
+    assert_eq!((yaml::parse(&text).unwrap().adaptive, notes.len()), (written, 0), "{text}");
+
+    let custom = rule(Algorithm::Custom(Arc::new(|| Box::new(Fixed))));
+    let slack = rule(Algorithm::Aimd(Aimd { backoff: 0.5, ..Aimd::default() }));
+    let (text, notes) = yaml::write(&Rules { adaptive: vec![custom, slack], ..Rules::default() });
+    assert_eq!(yaml::parse(&text).unwrap().adaptive, [rule(Algorithm::Aimd(Aimd::default()))]);
+    assert!(notes[0].contains("a part of the program") && notes[1].contains("factors of aimd"), "{notes:?}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub struct Args {
     /// Replay the limits of a rules file, as tidegate serve reads it. A limit's match: {path: /login, method: POST} selects
     /// its requests (default: all; * matches anything), and its by: ip or by: [ip, path] selects its keys (default: ip).
     #[arg(
-        long, value_name = "RULES.yaml",
+        long, value_name = "FILE",
         conflicts_with_all = ["limits", "suggest", "by", "algorithms", "synthetic", "nodes"]
     )]
     pub rules: Option<PathBuf>,
@@ -78,11 +78,11 @@ pub struct Args {
     pub exclude: Vec<Condition>,
 
     /// Leave out requests before this time: 2015-05-17, 2015-05-17T10:05:03Z or in the log's own form.
-    #[arg(long, value_name = "TIME", conflicts_with = "synthetic")]
+    #[arg(long = "from", alias = "since", value_name = "TIME", conflicts_with = "synthetic")]
     pub since: Option<Moment>,
 
     /// Leave out requests at and after this time.
-    #[arg(long, value_name = "TIME", conflicts_with = "synthetic")]
+    #[arg(long = "to", alias = "until", value_name = "TIME", conflicts_with = "synthetic")]
     pub until: Option<Moment>,
 
     /// The log's format: auto, common, combined, vhost_combined, envoy, alb, haproxy, jsonl, logfmt, w3c, csv, rate (requests per

@@ -38,6 +38,18 @@ impl Nginx {
             assert!(site.contains(from), "{from} is no longer in the packaged configuration");
             site = site.replace(from, &to);
         }
+        let site = format!(
+            "{site}
+             server {{ listen 127.0.0.1:{backend};
+                 location /broken {{ return 500 \"backend is broken\"; }}
+                 location /secret {{ return 403 \"not for you\"; }}
+                 location / {{ return 200 \"backend\"; }} }}"
+        );
+        Self::with(&directory, port, &site)
+    }
+
+    /// A server with this part of a configuration, which listens on the port.
+    fn with(directory: &Path, port: u16, site: &str) -> Self {
         let here = directory.display();
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .iter()
@@ -45,16 +57,12 @@ impl Nginx {
         let main = format!(
             "daemon off; master_process off; worker_processes 1; pid {here}/pid; error_log {here}/error.log;
              events {{ worker_connections 256; }}
-             http {{ access_log off; {temporary} {site}
-             server {{ listen 127.0.0.1:{backend};
-                 location /broken {{ return 500 \"backend is broken\"; }}
-                 location /secret {{ return 403 \"not for you\"; }}
-                 location / {{ return 200 \"backend\"; }} }} }}"
+             http {{ access_log off; {temporary} {site} }}"
         );
         let file = directory.join("nginx.conf");
         fs::write(&file, main).unwrap();
         let mut command = Command::new("nginx");
-        command.arg("-c").arg(&file).arg("-p").arg(&directory).stderr(Stdio::null());
+        command.arg("-c").arg(&file).arg("-p").arg(directory).stderr(Stdio::null());
         let child = command.spawn().expect("nginx is installed by scripts/test.sh");
         let nginx = Self { child, port, error_log: directory.join("error.log") };
         eventually("nginx listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
@@ -151,4 +159,34 @@ fn nginx_hardly_asks_a_tidegate_that_does_not_answer() {
     let asked = silent.incoming().map_while(Result::ok).count();
     // One at first, and one for every ten seconds that the test takes on a slow machine.
     assert!((1..=3).contains(&asked), "{asked} of 300 requests waited for it");
+}
+
+/// docs/src/migrate.md has the rules.
+#[test]
+fn nginx_limit_req_and_the_rules_that_replace_it_admit_as_many_at_once() {
+    let directory = scratch("nginx-limit-req");
+    let (port, rules) = (free_port(), directory.join("rules.yaml"));
+    fs::create_dir(directory.join("html")).unwrap();
+    fs::write(directory.join("html/index.html"), "page").unwrap();
+    let site = format!(
+        "limit_req_zone $arg_key zone=a:1m rate=1r/m; limit_req_status 429;
+         server {{ listen 127.0.0.1:{port}; root {};
+             location /plain {{ limit_req zone=a; try_files /index.html =404; }}
+             location /burst {{ limit_req zone=a burst=20 nodelay; try_files /index.html =404; }} }}",
+        directory.join("html").display()
+    );
+    let nginx = Nginx::with(&directory, port, &site);
+    let limits = "limits:
+  - {name: plain, limit: 1/1m, algorithm: token-bucket, burst: 1}
+  - {name: burst, limit: 1/1m, algorithm: token-bucket, burst: 21}
+";
+    fs::write(&rules, limits).unwrap();
+    let server = Serving::with(&["--rules", rules.to_str().unwrap()]);
+    for (name, admitted) in [("plain", 1), ("burst", 21)] {
+        let there =
+            (0..30).filter(|_| nginx.get(&format!("/{name}?key={name}")).starts_with("http/1.1 200 "));
+        let body = format!(r#"{{"limit":"{name}","key":"a"}}"#);
+        let here = (0..30).filter(|_| server.post(&body).starts_with("HTTP/1.1 200 "));
+        assert_eq!([there.count(), here.count()], [admitted; 2], "{name}");
+    }
 }

@@ -131,7 +131,7 @@ impl<'e> Attempt<'e> {
             let Some(arg) = param.pick(&self.entry.args, &self.entry.named) else { continue };
             let held = param
                 .take(arg, now, self.start, n)
-                .map_err(|wait| Refusal::new(BlockKind::HotParam, &param.label, wait))?;
+                .map_err(|short| Refusal::of_param(param, arg, n, &short))?;
             self.start = held.start;
             self.params.push((param.clone(), held));
         }
@@ -139,7 +139,7 @@ impl<'e> Attempt<'e> {
             if let Some(node) = self.measured(flow) {
                 node.look(now, may_borrow, |usage| flow.fits(node, usage, now, n, &shared.sample))
                     .and_then(|()| flow.peek(node, now, n, &shared.sample))
-                    .map_err(|wait| Refusal::of_flow(flow, wait))?;
+                    .map_err(|wait| Refusal::of_flow(flow, n, wait))?;
             }
         }
         if !rules.isolation.is_empty() || !rules.adaptive.is_empty() {
@@ -175,7 +175,7 @@ impl<'e> Attempt<'e> {
             let Some(node) = measured(self.entry, &self.extra, flow) else { continue };
             let taken = flow
                 .take(node, (self.now, self.start), self.entry.units, &self.shared().sample)
-                .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
+                .map_err(|wait| Refusal::of_flow(flow, self.entry.units, wait))?;
             let Some(taken) = taken else { continue };
             if let Taken::Reservation(reservation) = &taken {
                 self.start = reservation.start();
@@ -196,14 +196,14 @@ impl<'e> Attempt<'e> {
                 let Some(arg) = param.pick(&entry.args, &entry.named) else { continue };
                 param
                     .put_off(arg, held, entry.units, self.start)
-                    .map_err(|wait| Refusal::new(BlockKind::HotParam, &param.label, wait))?;
+                    .map_err(|short| Refusal::of_param(param, arg, entry.units, &short))?;
                 self.start = self.start.max(held.start);
             }
             for (flow, taken) in &mut self.taken {
                 let Taken::Reservation(reservation) = taken else { continue };
                 let Some(node) = measured(entry, &self.extra, flow) else { continue };
                 flow.put_off(node, reservation, self.start)
-                    .map_err(|wait| Refusal::new(BlockKind::Flow, &flow.label, wait))?;
+                    .map_err(|wait| Refusal::of_flow(flow, self.entry.units, wait))?;
                 self.start = self.start.max(reservation.start());
             }
         }
@@ -323,7 +323,7 @@ impl<'e> Attempt<'e> {
                 && self.measured(flow).is_some_and(|measured| Arc::ptr_eq(measured, node));
             if is_its {
                 flow.fits(node, usage, now, n, &shared.sample)
-                    .map_err(|wait| Refusal::of_flow(flow, wait))?;
+                    .map_err(|wait| Refusal::of_flow(flow, n, wait))?;
             }
         }
         Ok(())

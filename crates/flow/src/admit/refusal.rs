@@ -5,17 +5,23 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::{Nanos, stats::Event};
 
 use crate::{
-    blocked::{BlockKind, Blocked},
+    arg::Arg,
+    blocked::{BlockKind, BlockReason, Blocked},
     entry::Entry,
     node::Node,
     pass::Extra,
-    rules::flow::Flow,
+    rules::{
+        FlowRule, Measure,
+        flow::Flow,
+        hot_param::{HotParam, Short},
+    },
     signals,
 };
 
 /// The rule that blocked, and the time after which to retry.
 pub(super) struct Refusal {
     kind: BlockKind,
+    reason: BlockReason,
     rule: Arc<str>,
     retry_after: Option<Duration>,
     /// Whether the rule's window only lacks room now and lends from its later slots.
@@ -24,16 +30,35 @@ pub(super) struct Refusal {
 
 impl Refusal {
     pub(super) fn new(kind: BlockKind, rule: &Arc<str>, retry_after: Option<Duration>) -> Self {
-        Self { kind, rule: rule.clone(), retry_after, lends: false }
+        Self { kind, reason: BlockReason::of(kind), rule: rule.clone(), retry_after, lends: false }
     }
 
-    pub(super) fn of_flow(flow: &Flow, retry_after: Option<Duration>) -> Self {
-        Self { lends: flow.lends(), ..Self::new(BlockKind::Flow, &flow.label, retry_after) }
+    pub(super) fn of_flow(flow: &Flow, units: u32, retry_after: Option<Duration>) -> Self {
+        let FlowRule { measure, threshold, .. } = &flow.rule;
+        let reason = reason(*measure == Measure::InFlight, units, threshold.fixed());
+        Self { lends: flow.lends(), reason, ..Self::new(BlockKind::Flow, &flow.label, retry_after) }
+    }
+
+    pub(super) fn of_param(param: &HotParam, arg: &Arg<'_>, units: u32, short: &Short) -> Self {
+        let reason = if short.is_full {
+            BlockReason::TableFull
+        } else {
+            reason(param.holds(), units, Some(param.most(arg)))
+        };
+        Self { reason, ..Self::new(BlockKind::HotParam, &param.label, short.wait) }
     }
 
     /// Whether a prioritized call may borrow instead.
     pub(super) const fn lends(&self) -> bool {
         self.lends
+    }
+}
+
+fn reason(in_flight: bool, units: u32, most: Option<u64>) -> BlockReason {
+    match most {
+        Some(most) if u64::from(units) > most => BlockReason::TooLarge,
+        _ if in_flight => BlockReason::InFlight,
+        _ => BlockReason::Quota,
     }
 }
 
@@ -51,8 +76,9 @@ pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Opti
     if let Some(extra) = extra {
         extra.origin.iter().chain(&extra.context).for_each(|node| count(node));
     }
-    let Refusal { kind, rule, retry_after, .. } = refusal;
+    let Refusal { kind, reason, rule, retry_after, .. } = refusal;
+    state.blocked.add(reason, units);
     // By the name of the state: callers can make up names, but the number of states is bounded.
-    signals::blocked(&state.name, kind, &rule, units);
-    Blocked { kind, rule, resource: entry.resource.shared_name(), retry_after }
+    signals::blocked(&state.name, (kind, reason), &rule, units);
+    Blocked { kind, reason, rule, resource: entry.resource.shared_name(), retry_after }
 }

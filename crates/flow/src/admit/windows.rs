@@ -59,7 +59,7 @@ pub(super) fn own_fits(
 ) -> Result<(), Refusal> {
     for flow in &rules.flow {
         if flow.rule.origins == Origins::Any && flow.rule.relation == Relation::Direct {
-            flow.fits(own, usage, now, n, &shared.sample).map_err(|wait| Refusal::of_flow(flow, wait))?;
+            flow.fits(own, usage, now, n, &shared.sample).map_err(|wait| Refusal::of_flow(flow, n, wait))?;
         }
     }
     for (rule, label) in &rules.isolation {

@@ -1,14 +1,21 @@
 //! The content of a report, in JSON.
 
-use serde::{Deserialize, Serialize};
-use tidegate_core::stats::Slot;
+use std::sync::Arc;
 
-use crate::{BreakerState, Gate, Resource};
+use serde::{Deserialize, Serialize};
+use tidegate_core::{Nanos, stats::Slot};
+
+use crate::{BreakerState, Gate, Node, Resource, sources::yaml};
 
 /// The bytes of resources in one report. The server takes bodies of 64 KiB.
 const MAX_BYTES: usize = 56 * 1024;
 /// The seconds that are looked back for ones that were not sent.
 const MINUTE: u64 = 60;
+/// The longest rules that are reported, with the words about what is left out.
+const MAX_OWN: usize = 16 * 1024;
+/// The origins, and the contexts, of one resource in a report, and the bytes of the name of one.
+const MAX_PARTS: usize = 10;
+const MAX_PART: usize = 64;
 const SECOND: u64 = 1_000_000_000;
 
 #[derive(Serialize)]
@@ -23,7 +30,29 @@ struct Head<'a> {
     rejected: Option<&'a str>,
     /// Resources that found no room.
     left_out: usize,
+    /// The gate's rules, when the server needs them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own: Option<&'a Own>,
     resources: &'a [serde_json::Value],
+}
+
+/// The rules in force as YAML, whether or not the server has pushed them.
+#[derive(Serialize)]
+pub(super) struct Own {
+    text: String,
+    /// Parts of the rules that YAML cannot express.
+    left_out: Vec<String>,
+}
+
+impl Own {
+    pub fn of(gate: &Gate) -> Self {
+        let (text, left_out) = yaml::write(&gate.rules());
+        if text.len() + left_out.iter().map(String::len).sum::<usize>() <= MAX_OWN {
+            return Self { text, left_out };
+        }
+        let why = format!("the rules have {} bytes in YAML; at most {MAX_OWN} are reported", text.len());
+        Self { text: String::new(), left_out: vec![why] }
+    }
 }
 
 #[derive(Serialize)]
@@ -36,12 +65,39 @@ struct Told<'a> {
     breakers: Vec<(String, &'static str)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     adaptive: Vec<(String, u64)>,
+    /// The units that were blocked since the start, by reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    blocked: Vec<(&'static str, u64)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    origins: Vec<Part>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    contexts: Vec<Part>,
+}
+
+/// The part of a resource's traffic from one origin or within one context: its name, and what passed and was blocked within the last
+/// interval and is in flight.
+type Part = (String, [u64; 3]);
+
+/// The busiest parts, for which the report has room.
+fn busiest(names: Vec<String>, node: impl Fn(&str) -> Option<Arc<Node>>, now: Nanos) -> Vec<Part> {
+    let part = |name: String| {
+        let node = node(&name)?;
+        let counts = node.counts(now);
+        (name.len() <= MAX_PART).then_some((name, [counts.pass, counts.block, node.in_flight()]))
+    };
+    let mut parts: Vec<Part> = names.into_iter().filter_map(part).collect();
+    parts.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.iter().sum::<u64>()));
+    parts.truncate(MAX_PARTS);
+    parts
 }
 
 /// The answer to a report.
 #[derive(Deserialize)]
 pub(super) struct ReportReply {
     pub rules: Option<Pushed>,
+    /// Whether the server needs the gate's rules.
+    #[serde(default)]
+    pub wants_own: bool,
 }
 
 /// Rules from the server.
@@ -75,6 +131,7 @@ impl Collect {
         instance: &str,
         version: Option<&str>,
         rejected: Option<&str>,
+        own: Option<&Own>,
     ) -> String {
         let now = gate.now();
         let current = now.get() / SECOND;
@@ -100,7 +157,8 @@ impl Collect {
         // The busiest come first, in case the report has no room for all. The sort is stable: otherwise in the order of their
         // names.
         all.sort_by_key(|(calls, ..)| std::cmp::Reverse(*calls));
-        let (mut bytes, mut resources) = (0, Vec::new());
+        let own_bytes = own.and_then(|own| serde_json::to_string(own).ok()).map_or(0, |text| text.len());
+        let (mut bytes, mut resources) = (own_bytes, Vec::new());
         for (_, resource, seconds) in &all {
             let told = Told {
                 name: resource.name(),
@@ -108,6 +166,9 @@ impl Collect {
                 seconds: seconds.clone(),
                 breakers: resource.breakers().into_iter().map(|(rule, state)| (rule, name(state))).collect(),
                 adaptive: resource.adaptive_limits(),
+                blocked: resource.blocked().into_iter().map(|(why, count)| (why.name(), count)).collect(),
+                origins: busiest(resource.origins(), |name| resource.origin(name), now),
+                contexts: busiest(resource.contexts(), |name| resource.context(name), now),
             };
             // Names and numbers can always be written.
             let Ok(value) = serde_json::to_value(told) else { continue };
@@ -118,7 +179,8 @@ impl Collect {
             resources.push(value);
         }
         let left_out = all.len() - resources.len();
-        let head = Head { app, instance, now: current, version, rejected, left_out, resources: &resources };
+        let head =
+            Head { app, instance, now: current, version, rejected, left_out, own, resources: &resources };
         serde_json::to_string(&head).unwrap_or_default()
     }
 
@@ -163,7 +225,7 @@ mod tests {
     };
 
     fn told(collect: &mut Collect, gate: &Gate) -> serde_json::Value {
-        serde_json::from_str(&collect.body(gate, "shop", "a-1", None, None)).unwrap()
+        serde_json::from_str(&collect.body(gate, "shop", "a-1", None, None, None)).unwrap()
     }
 
     #[test]
@@ -212,7 +274,7 @@ mod tests {
         drop(busy.enter().unwrap());
         timer.advance(Duration::from_secs(1));
         let mut collect = Collect::default();
-        let body = collect.body(&gate, "shop", "a-1", None, None);
+        let body = collect.body(&gate, "shop", "a-1", None, None, None);
         assert!(body.len() < 64 * 1024, "{}", body.len());
         let report: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(report["resources"][0]["name"], busy.name());

@@ -36,7 +36,7 @@ use crate::{
     sources::{RuleUpdate, SourceError, yaml},
 };
 use client::Client;
-use message::{Collect, ReportReply};
+use message::{Collect, Own, ReportReply};
 
 /// How often a report is sent.
 const EVERY: Duration = Duration::from_secs(1);
@@ -162,8 +162,14 @@ impl Gate {
         let client = Client::new(&report)?;
         let failure: Arc<Mutex<Option<String>>> = Arc::default();
         let (gate, last) = (self.clone(), Arc::clone(&failure));
-        let mut state =
-            Reporting { gate, client, report, collect: Collect::default(), rules: Rules::default() };
+        let mut state = Reporting {
+            gate,
+            client,
+            report,
+            collect: Collect::default(),
+            rules: Rules::default(),
+            told: None,
+        };
         let work = move || {
             let done = state.once();
             let failed = done.as_ref().err().map(ToString::to_string);
@@ -197,21 +203,27 @@ struct Reporting {
     report: Report,
     collect: Collect,
     rules: Rules,
+    /// The version of the gate's rules that the server has.
+    told: Option<u64>,
 }
 
 impl Reporting {
     /// Sends one report. Returns true if its answer brought rules that were loaded.
     fn once(&mut self) -> Result<bool, ReportError> {
         let Rules { version, rejected } = &self.rules;
+        let loaded = self.gate.rules_version();
+        let own = (self.told != Some(loaded)).then(|| Own::of(&self.gate));
         let body = self.collect.body(
             &self.gate,
             &self.report.app,
             &self.report.instance,
             version.as_deref(),
             rejected.as_deref(),
+            own.as_ref(),
         );
-        let ReportReply { rules } = self.client.send(&body)?;
+        let ReportReply { rules, wants_own } = self.client.send(&body)?;
         self.collect.sent();
+        self.told = (!wants_own).then_some(loaded);
         let Some(pushed) = rules else { return Ok(false) };
         let loaded = yaml::parse(&pushed.text)
             .map_err(ReportError::Format)

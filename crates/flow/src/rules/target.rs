@@ -30,6 +30,17 @@ impl Target {
         }
     }
 
+    /// Returns true if the resource of this name is one of them. A pattern is compiled at each call.
+    #[must_use]
+    pub fn covers(&self, resource: &str) -> bool {
+        match self {
+            Self::Name(name) => name == resource,
+            Self::Pattern(_) => {
+                self.compile().ok().flatten().is_some_and(|pattern| pattern.is_match(resource))
+            }
+        }
+    }
+
     /// Returns the compiled pattern; `None` for a name.
     pub(crate) fn compile(&self) -> Result<Option<Regex>, InvalidRule> {
         match self {

@@ -146,7 +146,7 @@ impl Server {
         let started = clock.now();
         let sources = Sources::of(&options);
         let reload = Reload::new(sources.clone(), Arc::clone(&events));
-        let loaded = sources.load(keeping)?;
+        let loaded = sources.load(keeping).map_err(|error| StartError::of_rules(error, &options))?;
         let watchers = watchers(&options, &events)?;
         let usage = watchers.usage.clone();
         let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, (clock, watchers))?);

@@ -6,7 +6,10 @@ use tidegate_limiter::BuildError;
 use tidegate_redis::StoreError;
 
 use crate::{
-    control::flow::PushError, listen::tls::TlsError, rules::RulesError, serve::state_file::StatePathError,
+    control::flow::PushError,
+    listen::tls::TlsError,
+    rules::RulesError,
+    serve::{options::Options, state_file::StatePathError},
 };
 
 /// Why a server does not start. The message says what to do.
@@ -19,6 +22,14 @@ pub enum StartError {
     /// The rules were rejected.
     #[error(transparent)]
     Rules(#[from] RulesError),
+    /// A file or a directory with rules cannot be read.
+    #[error("--{option}: {source}")]
+    RulesFile {
+        /// The option that names it.
+        option: &'static str,
+        /// Why it cannot be read.
+        source: RulesError,
+    },
     /// The rules that were pushed to programs cannot be read.
     #[error("--flow-rules: {0}")]
     FlowRules(#[from] PushError),
@@ -72,7 +83,7 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] StoreOptionError),
     /// The state cannot be kept in its file.
-    #[error("the state cannot be kept in {}: {source}", path.display())]
+    #[error("--state: the state cannot be kept in {}: {source}", path.display())]
     State {
         /// The file.
         path: PathBuf,
@@ -90,6 +101,30 @@ pub enum StartError {
     /// The memory for the keys of `CL.THROTTLE` cannot be reserved.
     #[error("CL.THROTTLE: {0}")]
     Throttle(#[source] BuildError),
+}
+
+impl StartError {
+    /// Why rules cannot be loaded. A file that cannot be read is named with its option.
+    pub(crate) fn of_rules(error: RulesError, options: &Options) -> Self {
+        let option = match &error {
+            RulesError::Read { path, .. } => {
+                let is_in =
+                    |named: &Option<PathBuf>| named.as_ref().is_some_and(|named| path.starts_with(named));
+                [
+                    ("rules", is_in(&options.rules)),
+                    ("envoy-config", is_in(&options.envoy_config)),
+                    ("sentinel-rules", is_in(&options.sentinel_rules)),
+                ]
+                .into_iter()
+                .find_map(|(option, is_it)| is_it.then_some(option))
+            }
+            _ => None,
+        };
+        match option {
+            Some(option) => Self::RulesFile { option, source: error },
+            None => Self::Rules(error),
+        }
+    }
 }
 
 /// The protection that is missing on a listener that other machines can reach.

@@ -1,11 +1,11 @@
 //! Programs that report what their resources do, and get rules: `flow::report` with a real server.
 
-use std::{sync::mpsc, time::Duration};
+use std::{io::Read as _, sync::mpsc, time::Duration};
 
 use ring::digest;
 use serde_json::{Value, json};
 use tidegate_core::Nanos;
-use tidegate_flow::{Gate, ManualTimer, report::Report};
+use tidegate_flow::{Gate, ManualTimer, report::Report, sources::yaml};
 use tidegate_redis_servers::eventually;
 use tidegate_server::{Ended, Options};
 
@@ -98,6 +98,109 @@ fn a_program_is_on_the_page_gets_rules_and_outlasts_a_restart_of_the_server() {
     drop(reporter);
     server.advance(Duration::from_secs(10));
     eventually("it is gone", || app(&server)["instances"][0]["gone"] == true);
+}
+
+#[test]
+fn a_push_starts_from_the_rules_in_force_and_changes_only_what_was_edited() {
+    let server = Running::with_rules("flow-own", RULES);
+    let gate = Gate::builder().timer(ManualTimer::new(Nanos::from_secs(50))).build();
+    let own = "flow:\n  - { resource: \"db\", limit: 2/1s }\n\
+               breakers:\n  - { resource: \"db\", errors: 3, interval: 1s, slots: 1, min_calls: 5, open: 5s }\n\
+               adaptive:\n  - { resource: \"db\", algorithm: vegas, initial: 20, min: 1, max: 50 }\n";
+    gate.load(yaml::parse(own).unwrap()).unwrap();
+    let _db = gate.resource("db");
+    let report = || Report::to(format!("http://{}", server.admin), "shop").instance("a-1");
+    let _reporter = gate.report(report(), |_| ()).unwrap();
+    let shown = || page(&server, "/flow?app=shop").body;
+    let form = || {
+        let body = shown();
+        let (_, form) = body.split_once("<textarea").unwrap();
+        form.split_once("</textarea>").unwrap().0.split_once('\n').unwrap().1.replace("&quot;", "\"")
+    };
+    eventually("the rules are told", || app(&server)["instances"][0]["rules"].is_string());
+    let text = form();
+    assert_eq!(yaml::parse(&text).unwrap(), gate.rules(), "{text}");
+    assert!(shown().contains("name=\"version\" value=\"\"") && shown().contains("flow 2/1s"), "{}", shown());
+    // Rules that the program loads by itself are shown, too.
+    gate.load(yaml::parse(&own.replace("2/1s", "7/1s")).unwrap()).unwrap();
+    eventually("the change is told", || form().contains("7/1s"));
+    let edited = form().replace("7/1s", "4/1s");
+    let post = |version: &str, rules: &str| {
+        let body = json!({"app": "shop", "rules": rules, "version": version});
+        let answer = server.post("/v1/flow/rules", &body.to_string());
+        (answer.status, answer.json())
+    };
+    let (status, pushed) = post("", &edited);
+    assert_eq!(status, 200, "{pushed}");
+    eventually("the rules arrive", || gate.rules().flow[0].threshold == 4.into());
+    let now = gate.rules();
+    assert_eq!((now.breakers.len(), now.adaptive.len()), (1, 1), "the rest stays as it was");
+    // Another operator has read the page before that push.
+    let (status, problem) = post("", "flow: []");
+    assert!(status == 409 && problem["detail"].as_str().unwrap().contains("load them again"), "{problem}");
+    assert_eq!(app(&server)["rules"]["version"], pushed["version"]);
+    let version = pushed["version"].as_str().unwrap();
+    assert!(shown().contains(&format!("name=\"version\" value=\"{version}\"")));
+    assert_eq!(post(version, &edited).0, 200);
+    // A second instance with other rules is no secret.
+    let other = Gate::new();
+    let _other = other.report(report().instance("a-2"), |_| ()).unwrap();
+    eventually("it gets the pushed rules", || other.rules() == gate.rules());
+}
+
+#[test]
+fn a_resource_has_a_page_with_reasons_an_hour_origins_and_entry_points() {
+    let server = Running::with_rules("flow-resource", RULES);
+    let timer = ManualTimer::new(Nanos::from_secs(50));
+    let gate = Gate::builder().timer(timer.clone()).build();
+    gate.load(
+        yaml::parse("flow: [{pattern: 'd.', limit: 2/1s}]\nisolation: [{resource: db, in_flight: 9}]\n")
+            .unwrap(),
+    )
+    .unwrap();
+    let report = Report::to(format!("http://{}", server.admin), "shop").instance("a-1");
+    let _reporter = gate.report(report, |_| ()).unwrap();
+    let db = gate.resource("db");
+    for origin in ["<mobile>", "<mobile>", "web", "web", "web"] {
+        drop(db.entry().origin(origin).context("checkout").enter());
+    }
+    assert!(db.entry().count(3).enter().is_err());
+    let resource = || app(&server)["resources"][0].clone();
+    eventually("the origins are told", || resource()["origins"].as_array().is_some_and(|all| all.len() == 2));
+    timer.advance(Duration::from_secs(1));
+    eventually("the second is told", || resource()["hour"]["block"][59] == 6);
+    let told = resource();
+    assert_eq!(told["blocked"], json!({"quota": 3, "too-large": 3}), "{told}");
+    assert_eq!(
+        (&told["hour"]["pass"][59], told["hour"]["pass"].as_array().unwrap().len()),
+        (&json!(2), 60),
+        "{told}"
+    );
+    let body = page(&server, "/flow?app=shop&resource=db").body;
+    for words in [
+        "The last hour: 2 passed and 6 blocked, at most 8 in a minute",
+        "The last minute: 2 passed and 6 blocked",
+        "Blocked since the start: 3 quota, 3 too-large.",
+        "flow 2/1s",
+        "isolation 9 in flight",
+        "&lt;mobile&gt;",
+        "checkout",
+        "a-1",
+        "data-live=\"/live?app=shop&amp;resource=db\"",
+    ] {
+        assert!(body.contains(words), "{words} is not in {body}");
+    }
+    let all = page(&server, "/flow?app=shop").body;
+    assert!(
+        all.contains("/flow?app=shop&amp;resource=db") && all.contains("blocked: 3 quota, 3 too-large"),
+        "{all}"
+    );
+    assert_eq!(page(&server, "/flow?app=shop&resource=nothing").status, 404);
+    let mut live = Http::connect(server.admin);
+    live.write(b"GET /live?app=shop&resource=db HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let mut seen = [0; 4096];
+    let read = live.stream().read(&mut seen).unwrap();
+    assert!(String::from_utf8_lossy(&seen[..read]).contains("text/event-stream"));
 }
 
 #[test]

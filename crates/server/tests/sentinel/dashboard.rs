@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 use tidegate_flow::{
     Gate,
-    rules::FlowRule,
+    rules::{FlowRule, Rules as GateRules},
     sentinel::{CommandApi, Commands},
 };
 use tidegate_redis_servers::eventually;
@@ -93,6 +93,14 @@ fn a_program_is_shown_and_has_the_pushed_rules_after_each_restart() {
     });
     let page = Http::connect(server.admin).send("GET", "/flow?app=shop", "").body;
     assert!(page.contains("db") && page.contains(&*instance) && page.contains("has its own rules"), "{page}");
+
+    // A push starts from the rules that it has.
+    let own = GateRules { flow: vec![FlowRule::new("own", 9)], ..GateRules::default() };
+    gate.load(own).unwrap();
+    eventually("its rules are shown", || {
+        let page = Http::connect(server.admin).send("GET", "/flow?app=shop", "").body;
+        page.contains("{ resource: &quot;own&quot;, limit: 9/1s }")
+    });
 
     push(&server, "flow: [{ resource: 'a+b%', limit: 7/1s }]\nisolation: [{ resource: db, in_flight: 3 }]");
     let want = [FlowRule::new("a+b%", 7), FlowRule::in_flight("db", 3)];

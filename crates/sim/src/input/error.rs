@@ -119,7 +119,7 @@ pub enum InputError {
         format: Format,
     },
     /// The filter left out every request.
-    #[error("all {requests} requests, from {} to {}, are left out: see --since, --until and --exclude", write_utc(span.0), write_utc(span.1))]
+    #[error("all {requests} requests, from {} to {}, are left out: see --from, --to and --exclude", write_utc(span.0), write_utc(span.1))]
     AllExcluded {
         /// The number of requests.
         requests: u64,

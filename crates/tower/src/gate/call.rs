@@ -99,8 +99,8 @@ fn usual(blocked: &Blocked, parts: &Parts) -> Response<Bytes> {
         BlockKind::Authority => (StatusCode::FORBIDDEN, 7),
         _ => (StatusCode::SERVICE_UNAVAILABLE, 14),
     };
-    // The response names the rule's kind only: the rule itself is internal.
-    let detail = format!("blocked by a rule of kind {}", blocked.kind());
+    // The response names the rule's kind and the reason only: the rule itself is internal.
+    let detail = format!("blocked by a rule of kind {}: {}", blocked.kind(), blocked.reason().name());
     plain(status, code, parts, &detail, blocked.retry_after())
 }
 

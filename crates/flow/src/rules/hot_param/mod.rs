@@ -46,6 +46,21 @@ pub(crate) struct HeldShare {
     asked: Option<Asked>,
 }
 
+/// Why a value gets no units.
+#[derive(Debug)]
+pub(crate) struct Short {
+    /// The time until it has enough, if it can be given.
+    pub(crate) wait: Option<Duration>,
+    /// Whether the table has no place for the value.
+    pub(crate) is_full: bool,
+}
+
+impl From<Option<Duration>> for Short {
+    fn from(wait: Option<Duration>) -> Self {
+        Self { wait, is_full: false }
+    }
+}
+
 impl HotParam {
     pub(crate) fn new(rule: HotParamRule) -> Self {
         let values = Arc::new(ValueTable::new(rule.capacity()));
@@ -87,6 +102,12 @@ impl HotParam {
         }
     }
 
+    /// Returns the most units of one call.
+    pub(crate) fn most(&self, arg: &Arg<'_>) -> u64 {
+        let burst = if self.rule.measure == ParamMeasure::Rate { self.rule.burst } else { 0 };
+        self.threshold(arg) + u64::from(burst)
+    }
+
     fn threshold(&self, arg: &Arg<'_>) -> u64 {
         let exception = self.rule.exceptions.iter().find(|(value, _)| value == arg);
         exception.map_or(self.rule.threshold, |(_, threshold)| *threshold).into()
@@ -95,22 +116,23 @@ impl HotParam {
     /// Takes `n` units from a value's share. A throttle reserves a place that is not before `earliest`.
     ///
     /// # Errors
-    /// The time until the share has enough units, if it can be given.
+    /// If the share has too few units, or the table has no place for the value.
     pub(crate) fn take(
         &self,
         arg: &Arg<'_>,
         now: Nanos,
         earliest: Nanos,
         n: u32,
-    ) -> Result<HeldShare, Option<Duration>> {
+    ) -> Result<HeldShare, Short> {
         let threshold = self.threshold(arg);
         let is_throttled = matches!(self.rule.measure, ParamMeasure::Throttle { .. });
         if is_throttled && u64::from(n) > threshold {
-            return Err(None);
+            return Err(None.into());
         }
         let asked = match self.rule.measure {
             ParamMeasure::Throttle { max_wait } if n > 0 => {
-                let cost = throttle::cost(n, threshold as f64, self.rule.duration.into()).ok_or(None)?;
+                let cost =
+                    throttle::cost(n, threshold as f64, self.rule.duration.into()).ok_or(None::<Duration>)?;
                 Some(Asked { now, cost, longest: max_wait.into() })
             }
             _ => None,
@@ -150,7 +172,7 @@ impl HotParam {
         held: &mut HeldShare,
         n: u32,
         start: Nanos,
-    ) -> Result<(), Option<Duration>> {
+    ) -> Result<(), Short> {
         let Some(asked) = held.asked.filter(|_| held.start < start) else { return Ok(()) };
         self.with(arg, asked.now, |share, _| {
             if *share == held.after {
@@ -172,13 +194,16 @@ impl HotParam {
         arg: &Arg<'_>,
         now: Nanos,
         change: impl FnOnce(&mut Share, ValueKey) -> Result<T, Option<Duration>>,
-    ) -> Result<T, Option<Duration>> {
+    ) -> Result<T, Short> {
         let full = if self.rule.deny_when_full { Full::Deny } else { Full::Forget };
         let stake = |value: &Arg<'_>, share: &Share| self.stake(value, share, now);
         let changed = self.values.with(arg, now, full, stake, change);
-        changed.unwrap_or_else(|until| {
-            Err((until < Nanos::MAX).then(|| until.saturating_since(now).max(Nanos::new(1)).into()))
-        })
+        let until = match changed {
+            Ok(changed) => return changed.map_err(Short::from),
+            Err(until) => until,
+        };
+        let wait = (until < Nanos::MAX).then(|| until.saturating_since(now).max(Nanos::new(1)).into());
+        Err(Short { wait, is_full: true })
     }
 
     fn renew(&self, share: &mut Share, threshold: u64, now: Nanos, n: u32) -> Result<(), Option<Duration>> {

@@ -10,9 +10,9 @@ use tidegate_core::write_duration;
 use crate::{
     Arg,
     rules::{
-        AuthorityRule, Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure,
-        MemoryThreshold, Origins, ParamKey, ParamMeasure, Relation, Rules, SystemRule, Target, Threshold,
-        Trip,
+        AdaptiveRule, Aimd, Algorithm, AuthorityRule, Behaviour, BreakerRule, FlowRule, Gradient2,
+        HotParamRule, IsolationRule, Measure, MemoryThreshold, Origins, ParamKey, ParamMeasure, Relation,
+        Rules, SystemRule, Target, Threshold, Trip,
     },
 };
 
@@ -35,7 +35,15 @@ pub fn write(rules: &Rules) -> (String, Vec<String>) {
     section(&mut text, "hot_params", &params, hot_param);
     section(&mut text, "system", &rules.system, system);
     section(&mut text, "authority", &rules.authority, authority);
-    notes.extend(rules.adaptive.iter().map(|rule| format!("{rule}: adaptive rules are not written")));
+    let mut learned = rules.adaptive.clone();
+    learned.retain(|rule| {
+        let is_custom = matches!(rule.algorithm, Algorithm::Custom(_));
+        if is_custom {
+            notes.push(format!("{rule}: the algorithm is a part of the program; the rule is left out"));
+        }
+        !is_custom
+    });
+    section(&mut text, "adaptive", &learned, |rule| adaptive(rule, &mut notes));
     (text, notes)
 }
 
@@ -164,6 +172,31 @@ fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> Fields {
 
 fn isolation(rule: &IsolationRule) -> Fields {
     Fields::of(rule.id.as_ref(), Some(&rule.resource)).put("in_flight", Some(units(rule.threshold).0))
+}
+
+fn adaptive(rule: &AdaptiveRule, notes: &mut Vec<String>) -> Fields {
+    let (initial, slower_than, usual) = match rule.algorithm.clone() {
+        Algorithm::Aimd(aimd) => {
+            let usual = Aimd { backoff: Aimd::default().backoff, ..aimd.clone() };
+            (aimd.initial, aimd.slow, aimd == usual)
+        }
+        Algorithm::Gradient2(gradient) => {
+            let usual = Gradient2::default().initial(gradient.initial);
+            (gradient.initial, None, gradient == usual)
+        }
+        Algorithm::Vegas(vegas) => (vegas.initial, None, true),
+        Algorithm::Custom(_) => unreachable!("left out before"),
+    };
+    if !usual {
+        notes.push(format!("{rule}: the factors of {:?} are dropped", rule.algorithm));
+    }
+    Fields::of(rule.id.as_ref(), Some(&rule.resource))
+        .put("algorithm", Some(format!("{:?}", rule.algorithm)))
+        .put("initial", Some(initial))
+        .put("min", Some(rule.min))
+        .put("max", Some(rule.max))
+        .span("slower_than", slower_than)
+        .put("ignore_errors", rule.ignore_errors.then_some(true))
 }
 
 fn breaker(rule: &BreakerRule) -> Fields {

@@ -16,7 +16,7 @@ mod summary;
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -24,7 +24,7 @@ use tidegate_core::Nanos;
 
 pub use pushed::PushError;
 pub(crate) use pushed::Pushed;
-pub(crate) use report::{Report, Rules};
+pub(crate) use report::{Own, Report, Rules};
 pub(crate) use sentinel::{Heartbeat, HeartbeatError, Programs};
 pub(crate) use summary::{AppSummary, InstanceSummary, ResourceSummary};
 
@@ -32,7 +32,7 @@ use report::Instance;
 
 /// Instances of all applications.
 pub(crate) const MAX_INSTANCES: usize = 1_000;
-/// Resources of all instances. Each takes at most about 4 KiB.
+/// Resources of all instances. Each takes at most about 8 KiB.
 pub(crate) const MAX_RESOURCES: usize = 10_000;
 /// Bytes of the name of an application or an instance.
 pub(crate) const MAX_NAME: usize = 64;
@@ -87,8 +87,8 @@ pub(crate) fn is_name(name: &str) -> bool {
 }
 
 impl Reports {
-    /// Takes a report.
-    pub fn take(&self, report: Report, now: Nanos) -> Result<(), ReportError> {
+    /// Takes a report. Returns whether the program's own rules are unknown.
+    pub fn take(&self, mut report: Report, now: Nanos) -> Result<bool, ReportError> {
         for (what, name) in [("app", &report.app), ("instance", &report.instance)] {
             if !is_name(name) {
                 return Err(ReportError::Name(what));
@@ -106,8 +106,18 @@ impl Reports {
             .map(|(_, instance)| instance.resources.len())
             .sum();
         let room = MAX_RESOURCES.saturating_sub(others);
-        instances.entry(name).or_default().take(report, room, now);
-        Ok(())
+        // Instances of an application mostly have the same rules, which are then kept once.
+        if let Some(own) = &mut report.own {
+            let of_app = instances.range((name.0.clone(), String::new())..);
+            let mut same = of_app.take_while(|((app, _), _)| *app == name.0);
+            if let Some(known) = same.find_map(|(_, other)| other.own.as_ref().filter(|known| *known == own))
+            {
+                own.text = Arc::clone(&known.text);
+            }
+        }
+        let instance = instances.entry(name).or_default();
+        instance.take(report, room, now);
+        Ok(instance.own.is_none())
     }
 
     /// Every application, or the one of this name, with what its instances did.

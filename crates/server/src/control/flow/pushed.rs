@@ -42,6 +42,11 @@ pub enum PushError {
     /// The rules have mistakes.
     #[error("{0}")]
     Rules(String),
+    /// The rules have changed since the operator read them.
+    #[error(
+        "the rules of `{0}` have changed since you read them: load them again, and repeat your change there"
+    )]
+    Changed(String),
     /// Too many applications have rules.
     #[error("{MAX_APPS} applications have rules already")]
     TooMany,
@@ -115,13 +120,19 @@ impl Pushed {
     }
 
     /// Gives an application these rules, and returns their version. May block: it writes a file.
-    pub fn push(&self, app: &str, text: &str) -> Result<String, PushError> {
+    ///
+    /// `was` is the version that the text was made from, and empty if there was none.
+    pub fn push(&self, app: &str, text: &str, was: Option<&str>) -> Result<String, PushError> {
         if !is_name(app) {
             return Err(PushError::Name);
         }
         yaml::parse(text).map_err(|error| PushError::Rules(error.to_string()))?;
         // Held while the file is written, so that the file and the memory have the same of two pushes.
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = rules.get(app).map_or("", |known| &known.version);
+        if was.is_some_and(|was| was != known) {
+            return Err(PushError::Changed(app.to_owned()));
+        }
         if !rules.contains_key(app) && rules.len() >= MAX_APPS {
             return Err(PushError::TooMany);
         }

@@ -1,12 +1,19 @@
 //! One report, and what is kept of an instance's reports.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tidegate_core::Nanos;
 
 /// Seconds that are kept.
 pub(super) const MINUTE: usize = 60;
+/// Minutes that are kept.
+pub(super) const HOUR: usize = 60;
+/// Bytes of the rules that a program reports.
+const MAX_OWN: usize = 16 * 1024;
 /// Bytes of a resource's name. One that is longer is left out.
 const MAX_RESOURCE_NAME: usize = 256;
 /// Breakers, and adaptive limits, of one resource.
@@ -31,11 +38,27 @@ pub(crate) struct Report {
     /// Resources that found no room in the report.
     #[serde(default)]
     pub left_out: usize,
+    /// The rules in force, if the program sends them.
+    pub own: Option<Own>,
     pub resources: Vec<Told>,
 }
 
+/// The rules that a program has, as YAML.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+pub(crate) struct Own {
+    #[serde(deserialize_with = "shared")]
+    pub text: Arc<str>,
+    /// The parts of its rules that YAML cannot express.
+    #[serde(default)]
+    pub left_out: Vec<String>,
+}
+
+fn shared<'de, D: Deserializer<'de>>(text: D) -> Result<Arc<str>, D::Error> {
+    Ok(String::deserialize(text)?.into())
+}
+
 /// The part about one resource.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(crate) struct Told {
     pub name: String,
     pub in_flight: u64,
@@ -45,7 +68,17 @@ pub(crate) struct Told {
     pub breakers: Vec<(String, String)>,
     #[serde(default)]
     pub adaptive: Vec<(String, u64)>,
+    /// The units that were blocked since the program's start, by reason.
+    #[serde(default)]
+    pub blocked: Vec<(String, u64)>,
+    #[serde(default)]
+    pub origins: Vec<Part>,
+    #[serde(default)]
+    pub contexts: Vec<Part>,
 }
+
+/// A part of a resource's traffic by name: what passed and was blocked in the last second and is in flight.
+pub(crate) type Part = (String, [u64; 3]);
 
 /// The answer to a report: rules that the program does not have yet.
 #[derive(Debug, Serialize)]
@@ -63,6 +96,7 @@ pub(super) struct Instance {
     pub version: Option<String>,
     pub rejected: Option<String>,
     pub left_out: usize,
+    pub own: Option<Own>,
     pub resources: BTreeMap<String, Resource>,
 }
 
@@ -72,14 +106,19 @@ pub(super) struct Resource {
     pub in_flight: u64,
     /// The last minute, oldest first.
     pub seconds: VecDeque<(u64, [u64; 6])>,
+    /// The last hour: units passed and blocked in each minute, oldest first.
+    pub minutes: VecDeque<(u64, [u64; 2])>,
     pub breakers: Vec<(String, String)>,
     pub adaptive: Vec<(String, u64)>,
+    pub blocked: Vec<(String, u64)>,
+    pub origins: Vec<Part>,
+    pub contexts: Vec<Part>,
 }
 
 impl Instance {
     /// Takes a report in, with at most `room` resources.
     pub fn take(&mut self, report: Report, room: usize, now: Nanos) {
-        let Report { version, rejected, left_out, resources, now: its, .. } = report;
+        let Report { version, rejected, left_out, own, resources, now: its, .. } = report;
         self.seen = self.seen.max(now);
         let ahead = i128::from(now.get() / 1_000_000_000) - i128::from(its);
         // How long a report was under way differs. A second must keep its place.
@@ -88,13 +127,14 @@ impl Instance {
         }
         self.version = version.map(|text| short(&text, MAX_LABEL));
         self.rejected = rejected.map(|text| short(&text, MAX_ERROR));
+        self.own = own.map(Own::bounded).or(self.own.take());
         // Each report lists all resources of the program; one that is missing is gone.
         let mut before = std::mem::take(&mut self.resources);
         let all = resources.len();
         for told in resources {
             if self.resources.len() < room && told.name.len() <= MAX_RESOURCE_NAME {
                 let mut resource = before.remove(&told.name).unwrap_or_default();
-                resource.take(&told, its);
+                resource.take(&told, its, self.ahead.unwrap_or(0));
                 self.resources.insert(told.name, resource);
             }
         }
@@ -102,32 +142,66 @@ impl Instance {
     }
 }
 
+impl Own {
+    fn bounded(self) -> Self {
+        let left_out = self.left_out.iter().take(MAX_RULES).map(|why| short(why, MAX_ERROR));
+        if self.text.len() <= MAX_OWN {
+            return Self { left_out: left_out.collect(), ..self };
+        }
+        let why = format!("the rules have {} bytes in YAML; at most {MAX_OWN} are kept", self.text.len());
+        Self { text: Arc::default(), left_out: std::iter::once(why).chain(left_out).collect() }
+    }
+}
+
 impl Resource {
-    fn take(&mut self, told: &Told, now: u64) {
+    fn take(&mut self, told: &Told, now: u64, ahead: i128) {
         self.in_flight = told.in_flight.min(MAX_COUNT);
+        self.blocked = counts(&told.blocked);
+        self.origins = parts(&told.origins);
+        self.contexts = parts(&told.contexts);
         self.breakers = told
             .breakers
             .iter()
             .take(MAX_RULES)
             .map(|(rule, state)| (short(rule, MAX_LABEL), known(state)))
             .collect();
-        self.adaptive = told
-            .adaptive
-            .iter()
-            .take(MAX_RULES)
-            .map(|(rule, most)| (short(rule, MAX_LABEL), (*most).min(MAX_COUNT)))
-            .collect();
+        self.adaptive = counts(&told.adaptive);
         for second in &told.seconds {
             // An answer may get lost: then the next report has the same seconds again.
             let is_recent = second[0] < now && now - second[0] <= MINUTE as u64;
             if is_recent && self.seconds.back().is_none_or(|last| last.0 < second[0]) {
                 let [at, ref counts @ ..] = *second;
-                self.seconds.push_back((at, counts.map(|count| count.min(MAX_COUNT))));
+                let counts = counts.map(|count| count.min(MAX_COUNT));
+                self.seconds.push_back((at, counts));
+                self.count_minute(u64::try_from(i128::from(at) + ahead).unwrap_or(at) / 60, counts);
             }
         }
         let excess = self.seconds.len().saturating_sub(MINUTE);
         self.seconds.drain(..excess);
     }
+
+    /// Adds a second to its minute of the server's clock.
+    fn count_minute(&mut self, minute: u64, [pass, block, ..]: [u64; 6]) {
+        match self.minutes.back_mut() {
+            // A clock that was set back counts in the newest minute.
+            Some((newest, sum)) if *newest >= minute => {
+                *sum = [sum[0].saturating_add(pass), sum[1].saturating_add(block)];
+            }
+            _ => self.minutes.push_back((minute, [pass, block])),
+        }
+        let excess = self.minutes.len().saturating_sub(HOUR);
+        self.minutes.drain(..excess);
+    }
+}
+
+fn counts(told: &[(String, u64)]) -> Vec<(String, u64)> {
+    let bounded = |(name, count): &(String, u64)| (short(name, MAX_LABEL), (*count).min(MAX_COUNT));
+    told.iter().take(MAX_RULES).map(bounded).collect()
+}
+
+fn parts(told: &[Part]) -> Vec<Part> {
+    let bounded = |(name, counts): &Part| (short(name, MAX_LABEL), counts.map(|count| count.min(MAX_COUNT)));
+    told.iter().take(MAX_RULES).map(bounded).collect()
 }
 
 /// A breaker's state, if it is one.

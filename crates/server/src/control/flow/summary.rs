@@ -6,7 +6,7 @@ use tidegate_core::Nanos;
 
 use super::{
     GONE,
-    report::{Instance, MINUTE},
+    report::{HOUR, Instance, MINUTE, Own, Part},
 };
 
 /// The number of seconds over which rates are averaged.
@@ -29,6 +29,8 @@ pub(crate) struct InstanceSummary {
     pub version: Option<String>,
     pub rejected: Option<String>,
     pub left_out: usize,
+    /// The rules that it reported.
+    pub own: Option<Own>,
 }
 
 /// A resource of all instances that are there.
@@ -41,7 +43,20 @@ pub(crate) struct ResourceSummary {
     pub breakers: BTreeMap<(String, String), usize>,
     /// The sum of the instances' limits.
     pub adaptive: BTreeMap<String, u64>,
+    /// Units passed and blocked in each minute of the last hour.
+    pub hour: Vec<[u64; 2]>,
+    /// The units that were blocked since the instances' start, by reason.
+    pub blocked: BTreeMap<String, u64>,
+    pub origins: BTreeMap<String, [u64; 3]>,
+    pub contexts: BTreeMap<String, [u64; 3]>,
+    /// By instance: passed and blocked in its newest second, and in flight.
+    pub instances: Vec<Part>,
     by_second: BTreeMap<u64, [u64; 6]>,
+    by_minute: BTreeMap<u64, [u64; 2]>,
+}
+
+fn add<const N: usize>(sum: &mut [u64; N], counts: &[u64; N]) {
+    sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
 }
 
 impl AppSummary {
@@ -59,18 +74,35 @@ impl AppSummary {
             version: told.version.clone(),
             rejected: told.rejected.clone(),
             left_out: told.left_out,
+            own: told.own.clone(),
         });
         if is_gone {
             return;
         }
         let ahead = told.ahead.unwrap_or(0);
-        for (name, told) in &told.resources {
-            let resource = self.resources.entry(name.clone()).or_default();
+        for (resource, told) in &told.resources {
+            let resource = self.resources.entry(resource.clone()).or_default();
             resource.in_flight = resource.in_flight.saturating_add(told.in_flight);
             for (at, counts) in &told.seconds {
                 let Ok(at) = u64::try_from(i128::from(*at) + ahead) else { continue };
                 let sum = resource.by_second.entry(at).or_default();
-                *sum = std::array::from_fn(|of| sum[of].saturating_add(counts[of]));
+                add(sum, counts);
+            }
+            for (minute, counts) in &told.minutes {
+                add(resource.by_minute.entry(*minute).or_default(), counts);
+            }
+            let last = told.seconds.back().map_or([0; 6], |(_, counts)| *counts);
+            resource.instances.push((name.to_owned(), [last[0], last[1], told.in_flight]));
+            for (reason, count) in &told.blocked {
+                let sum = resource.blocked.entry(reason.clone()).or_default();
+                *sum = sum.saturating_add(*count);
+            }
+            for (sums, parts) in
+                [(&mut resource.origins, &told.origins), (&mut resource.contexts, &told.contexts)]
+            {
+                for (part, counts) in parts {
+                    add(sums.entry(part.clone()).or_default(), counts);
+                }
             }
             for breaker in &told.breakers {
                 *resource.breakers.entry(breaker.clone()).or_default() += 1;
@@ -91,7 +123,26 @@ impl AppSummary {
             let seconds = std::mem::take(&mut resource.by_second);
             resource.minute =
                 (first..=newest).map(|at| seconds.get(&at).copied().unwrap_or_default()).collect();
+            let minutes = std::mem::take(&mut resource.by_minute);
+            let last = newest / 60;
+            let first = (last + 1).saturating_sub(HOUR as u64);
+            resource.hour = (first..=last).map(|at| minutes.get(&at).copied().unwrap_or_default()).collect();
         }
+    }
+}
+
+impl AppSummary {
+    /// The rules that the instances reported, those of most of them first.
+    pub fn own(&self) -> Vec<(&Own, usize)> {
+        let mut own: Vec<(&Own, usize)> = Vec::new();
+        for rules in self.instances.iter().filter(|one| !one.is_gone).filter_map(|one| one.own.as_ref()) {
+            match own.iter_mut().find(|(known, _)| *known == rules) {
+                Some((_, count)) => *count += 1,
+                None => own.push((rules, 1)),
+            }
+        }
+        own.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        own
     }
 }
 

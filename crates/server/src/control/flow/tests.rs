@@ -23,6 +23,43 @@ fn only(reports: &Reports, now: Nanos) -> AppSummary {
 }
 
 #[test]
+fn an_hour_of_minutes_outlives_the_seconds() {
+    let reports = Reports::default();
+    for second in 0..7_200 {
+        // The program's clock is 500 s behind the server's.
+        let seconds = json!([[499 + second, 2, 1, 0, 2, 0, 1]]);
+        reports.take(report("a", 500 + second, &db(&seconds)), at(second)).unwrap();
+    }
+    let shop = only(&reports, at(7_200));
+    let db = &shop.resources["db"];
+    assert_eq!((db.minute.len(), db.hour.len(), db.hour[0], db.hour[58]), (60, 60, [120, 60], [120, 60]));
+    let last = (1_000 + 7_198) % 60 + 1;
+    assert_eq!(db.hour[59], [2 * last, last]);
+}
+
+#[test]
+fn what_is_reported_is_bounded() {
+    let reports = Reports::default();
+    let many: Vec<_> =
+        (0..100).map(|at| json!([format!("{at}{}", "x".repeat(500)), [u64::MAX, 1, 2]])).collect();
+    let resources = json!([{"name": "db", "in_flight": 0, "seconds": [], "origins": many, "contexts": many,
+        "blocked": (0..100).map(|at| json!([format!("r{at}"), u64::MAX])).collect::<Vec<_>>()}]);
+    let own = json!({"text": "x".repeat(20_000), "left_out": vec!["y".repeat(2_000); 100]});
+    let all = json!({"app": "shop", "instance": "a", "now": 1, "resources": resources, "own": own});
+    let wants_own = reports.take(serde_json::from_value(all).unwrap(), at(0)).unwrap();
+    assert!(!wants_own);
+    let shop = only(&reports, at(0));
+    let db = &shop.resources["db"];
+    assert_eq!([db.origins.len(), db.contexts.len(), db.blocked.len()], [16; 3]);
+    assert!(db.origins.iter().all(|(name, counts)| name.len() == 64 && counts[0] == 1 << 40));
+    let (own, _) = shop.own()[0];
+    assert!(own.text.is_empty() && own.left_out.len() == 17 && own.left_out[1].len() == 512);
+    assert!(own.left_out[0].contains("20000 bytes"), "{}", own.left_out[0]);
+    // A server that was started again knows the rules no more.
+    assert_eq!(Reports::default().take(report("a", 500, &json!([])), at(0)), Ok(true));
+}
+
+#[test]
 fn instances_with_different_clocks_are_added_up_second_by_second() {
     let reports = Reports::default();
     reports.take(report("a", 500, &db(&json!([[498, 10, 1, 0, 10, 20_000, 4]]))), at(0)).unwrap();
@@ -87,7 +124,7 @@ fn whatever_is_reported_memory_is_bounded_and_nothing_overflows() {
     }
     assert_eq!(reports.take(report("one more", 0, &json!([])), at(0)), Err(ReportError::TooMany));
     assert_eq!(reports.take(report("", 0, &json!([])), at(0)), Err(ReportError::Name("instance")));
-    assert_eq!(reports.take(report("one more", 0, &json!([])), at(300)), Ok(()));
+    assert_eq!(reports.take(report("one more", 0, &json!([])), at(300)), Ok(true));
 }
 
 #[test]
@@ -95,9 +132,9 @@ fn pushed_rules_survive_a_restart_and_the_version_is_that_of_the_text() {
     let directory = std::env::temp_dir().join(format!("tidegate-pushed-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     let pushed = Pushed::open(Some(&directory)).unwrap();
-    let first = pushed.push("my/shop", "flow: [{resource: db, limit: 5/1s}]").unwrap();
-    let second = pushed.push("my/shop", "flow: []").unwrap();
-    assert!(matches!(pushed.push("my/shop", "flow: nonsense"), Err(PushError::Rules(_))));
+    let first = pushed.push("my/shop", "flow: [{resource: db, limit: 5/1s}]", None).unwrap();
+    let second = pushed.push("my/shop", "flow: []", None).unwrap();
+    assert!(matches!(pushed.push("my/shop", "flow: nonsense", None), Err(PushError::Rules(_))));
     let again = Pushed::open(Some(&directory)).unwrap();
     assert_eq!(again.apps(), ["my/shop"]);
     assert_eq!(again.get("my/shop").unwrap().text, "flow: []");

@@ -2,6 +2,10 @@
 
 use axum::http::Uri;
 use maud::{Markup, html};
+use tidegate_flow::{
+    rules::{AuthorityRule, FlowRule, HotParamRule, IsolationRule, Target},
+    sources::yaml,
+};
 
 use super::{
     Missing,
@@ -18,7 +22,10 @@ use crate::{
 const RECENT: usize = 60;
 
 pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
-    let [name] = query_fields(uri, ["app"]).map_err(|error| Missing(error.to_string()))?;
+    let [name, resource] = query_fields(uri, ["app", "resource"])?;
+    if let (Some(app_name), Some(resource)) = (&name, &resource) {
+        return super::resource::page(app, app_name, resource);
+    }
     let Some(name) = name else {
         return Ok(layout(
             "Flow",
@@ -29,7 +36,12 @@ pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missi
         ));
     };
     let body = changing(app, &name)?;
-    let rules = app.flow.pushed.get(&name).map(|rules| rules.text).unwrap_or_default();
+    let summary = summary(app, &name)?;
+    let pushed = app.flow.pushed.get(&name);
+    let version = pushed.as_ref().map(|rules| &*rules.version).unwrap_or_default();
+    let rules = in_force(app, &summary);
+    let own = summary.own();
+    let left_out: Vec<&String> = own.iter().flat_map(|(own, _)| &own.left_out).collect();
     let question = format!("Push these rules to all instances of {}?", shown::text(&name));
     let done = format!("Pushed the rules to {}", shown::text(&name));
     let head = html! {
@@ -37,9 +49,20 @@ pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missi
         @if viewer.may_operate {
             details {
                 summary { "Rules" }
+                @if pushed.is_none() && own.len() > 1 {
+                    p class="bad" { "The instances have different rules. These are those of " (own[0].1) " of them." }
+                }
+                @if pushed.is_none() && !left_out.is_empty() {
+                    p class="bad" { "A push ends rules that the text cannot have:" }
+                    ul { @for why in left_out { li { (shown::text(why)) } } }
+                }
                 form method="post" action="/v1/flow/rules" data-question=(question) data-done=(done) {
                     input type="hidden" name="app" value=(name);
-                    label for="rules" { "Rules of all kinds in YAML. They replace those that the instances have." }
+                    input type="hidden" name="version" value=(version);
+                    label for="rules" {
+                        @if pushed.is_some() || !own.is_empty() { "The rules in force. A push replaces them by this text: change only what is to change." }
+                        @else { "Rules of all kinds in YAML. They replace those that the instances have, which no instance has reported." }
+                    }
                     textarea id="rules" name="rules" rows="14" spellcheck="false" { "\n" (rules) }
                     div class="buttons" { button type="submit" { "Push" } }
                 }
@@ -54,12 +77,47 @@ pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missi
 
 /// The part that changes each second: of one application, or of all where the name is empty.
 pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
-    let apps = app.flow.summary((!name.is_empty()).then_some(name), app.service.now());
     if name.is_empty() {
-        return Ok(all(&apps));
+        Ok(all(&app.flow.summary(None, app.service.now())))
+    } else {
+        Ok(one(app, &summary(app, name)?))
     }
+}
+
+/// The application of this name.
+pub(super) fn summary(app: &App, name: &str) -> Result<AppSummary, Missing> {
     let missing = || Missing(format!("no instance of the application `{name}` reports, and it has no rules"));
-    apps.first().map(|summary| one(app, summary)).ok_or_else(missing)
+    app.flow.summary(Some(name), app.service.now()).pop().ok_or_else(missing)
+}
+
+/// The rules that were pushed, or else those that most instances have; empty if they are unknown.
+pub(super) fn in_force(app: &App, summary: &AppSummary) -> String {
+    let pushed = app.flow.pushed.get(&summary.app).map(|rules| rules.text);
+    let own = || summary.own().first().map(|(own, _)| own.text.to_string());
+    pushed.or_else(own).unwrap_or_default()
+}
+
+/// The rules of an application by their resources, each with its kind and its limit.
+pub(super) fn limits(app: &App, summary: &AppSummary) -> Vec<(Target, String)> {
+    let rules = yaml::parse(&in_force(app, summary)).unwrap_or_default();
+    let mut all = Vec::new();
+    for rule in rules.flow {
+        let limit = FlowRule { id: None, ..rule.clone() };
+        all.push((rule.resource, format!("flow {limit}")));
+    }
+    for rule in rules.isolation {
+        let limit = IsolationRule { id: None, ..rule.clone() };
+        all.push((rule.resource, format!("isolation {limit}")));
+    }
+    for rule in rules.hot_params {
+        let limit = HotParamRule { id: None, ..rule.clone() };
+        all.push((rule.resource, format!("hot parameter {limit}")));
+    }
+    for rule in rules.authority {
+        let origins = AuthorityRule { id: None, ..rule.clone() };
+        all.push((rule.resource, format!("authority {origins}")));
+    }
+    all
 }
 
 fn all(apps: &[AppSummary]) -> Markup {
@@ -121,6 +179,7 @@ fn one(app: &App, summary: &AppSummary) -> Markup {
     });
     let left_out: usize =
         summary.instances.iter().fold(0, |sum, instance| sum.saturating_add(instance.left_out));
+    let limits = limits(app, summary);
     html! {
         @if left_out > 0 { p class="bad" { (left_out) " resources are not shown: a report has no room for more." } }
         table class="limits" role="table" {
@@ -130,20 +189,24 @@ fn one(app: &App, summary: &AppSummary) -> Markup {
                     th role="columnheader" scope="col" { (head) }
                 }
             } }
-            tbody role="rowgroup" { @for (name, told) in rows { (row_of_resource(name, told)) } }
+            tbody role="rowgroup" { @for (name, told) in rows { (row_of_resource(&summary.app, name, told, &limits)) } }
         }
         h2 { "Instances" }
         ul { @for instance in &summary.instances { li { (of_instance(instance, rules.as_ref().map(|rules| &*rules.version))) } } }
     }
 }
 
-fn row_of_resource(name: &str, told: &ResourceSummary) -> Markup {
+fn row_of_resource(app: &str, name: &str, told: &ResourceSummary, limits: &[(Target, String)]) -> Markup {
     let [pass, block, errors] = told.rates();
     let rt = told.mean_rt().as_secs_f64() * 1e3;
     html! {
         tr role="row" class=[(block > 0.0 || told.open() > 0).then_some("hurts")] {
             th role="rowheader" scope="row" {
-                (shown::text(name))
+                a href={ "/flow?app=" (shown::encoded(app)) "&resource=" (shown::encoded(name)) } { (shown::text(name)) }
+                @for (_, limit) in limits.iter().filter(|(of, _)| matches!(of, Target::Name(of) if of == name)) {
+                    small { (shown::text(limit)) }
+                }
+                @if let Some(reasons) = reasons(told) { small { "blocked: " (reasons) } }
                 @for ((rule, state), instances) in &told.breakers {
                     small class=[(state != "closed").then_some("bad")] {
                         "breaker " (shown::text(rule)) ": " (state)
@@ -157,6 +220,12 @@ fn row_of_resource(name: &str, told: &ResourceSummary) -> Markup {
             td role="cell" data-head="Response" { (format!("{rt:.1} ms")) }
         }
     }
+}
+
+/// The units that were blocked since the start, by reason.
+pub(super) fn reasons(told: &ResourceSummary) -> Option<String> {
+    let each = told.blocked.iter().map(|(why, sum)| format!("{} {}", shown::count(*sum), shown::text(why)));
+    (!told.blocked.is_empty()).then(|| each.collect::<Vec<_>>().join(", "))
 }
 
 /// The cells that applications and resources have alike.
@@ -188,6 +257,6 @@ fn of_instance(instance: &InstanceSummary, version: Option<&str>) -> Markup {
 }
 
 /// Passed and blocked in each second.
-fn pairs(told: &ResourceSummary) -> Vec<Pair> {
+pub(super) fn pairs(told: &ResourceSummary) -> Vec<Pair> {
     told.minute.iter().map(|second| [second[0], second[1]]).collect()
 }

@@ -14,7 +14,7 @@ use futures_util::stream;
 use maud::Markup;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{Missing, answer as response, flow, limit, overview, page, servers};
+use super::{Missing, answer as response, flow, limit, overview, page, resource, servers};
 use crate::edges::http::{App, Viewer, query_fields};
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -24,6 +24,7 @@ enum Part {
     Overview { view: overview::View, viewer: Viewer },
     Limit { name: String, viewer: Viewer },
     Flow { app: String },
+    Resource { app: String, resource: String },
     Servers,
 }
 
@@ -33,14 +34,16 @@ impl Part {
             Self::Overview { view, viewer } => Ok(overview::changing(app, view, *viewer)),
             Self::Limit { name, viewer } => limit::changing(app, name, *viewer),
             Self::Flow { app: name } => flow::changing(app, name),
+            Self::Resource { app: name, resource: of } => resource::changing(app, name, of),
             Self::Servers => Ok(servers::changing(app).await),
         }
     }
 }
 
 pub(super) fn answer(app: Arc<App>, uri: &Uri, viewer: Viewer) -> Response<Body> {
-    let part = match query_fields(uri, ["name", "app", "servers", "q", "sort", "page"]) {
+    let part = match query_fields(uri, ["name", "app", "servers", "resource", "q", "sort", "page"]) {
         Ok([_, _, Some(_), ..]) => Part::Servers,
+        Ok([_, Some(app), _, Some(resource), ..]) => Part::Resource { app, resource },
         Ok([_, Some(app), ..]) => Part::Flow { app },
         Ok([Some(name), ..]) => Part::Limit { name, viewer },
         Ok(_) => match overview::View::of(uri) {

@@ -2,7 +2,8 @@
 //!
 //! The server renders everything (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`). The changing part of a
 //! page is rendered again each second and sent as a server-sent event (`live`); `page.js` inserts it, and asks before it
-//! blocks a key. `rules.js` is the editor of the rules. Nothing is loaded from other hosts, and the pages' content security
+//! blocks a key. `rules.js` is the editor of the rules, `form.js` the form of one limit next to it, which
+//! `limits.js` finds and changes in the text. Nothing is loaded from other hosts, and the pages' content security
 //! policy forbids it.
 
 mod audit;
@@ -15,6 +16,7 @@ mod layout;
 mod limit;
 mod live;
 mod overview;
+mod resource;
 mod rules;
 mod servers;
 mod shown;
@@ -43,8 +45,14 @@ struct Asset {
     text: &'static str,
 }
 
-const ASSETS: [Asset; 5] = [
+const ASSETS: [Asset; 7] = [
     Asset { path: "/assets/ask.js", kind: "text/javascript; charset=utf-8", text: include_str!("ask.js") },
+    Asset { path: "/assets/form.js", kind: "text/javascript; charset=utf-8", text: include_str!("form.js") },
+    Asset {
+        path: "/assets/limits.js",
+        kind: "text/javascript; charset=utf-8",
+        text: include_str!("limits.js"),
+    },
     Asset { path: "/assets/page.js", kind: "text/javascript; charset=utf-8", text: include_str!("page.js") },
     Asset {
         path: "/assets/rules.js",

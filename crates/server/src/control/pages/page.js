@@ -68,11 +68,11 @@ document.addEventListener('submit', async (event) => {
   if (fields.for === '') delete fields.for;
   if (!await confirm(form.dataset.question)) return;
   status.textContent = '';
-  status.textContent = await post(new URL(form.action).pathname, fields, form.dataset.done);
+  status.textContent = await post(new URL(form.action).pathname, fields, form);
 });
 
-// Posts an action. Resolves to `done`, or to the reason why nothing was done.
-async function post(path, fields, done) {
+// Posts an action. Resolves to the form's words for what is done, or to the reason why nothing was done.
+async function post(path, fields, form) {
   try {
     const body = Object.keys(fields).length ? JSON.stringify(fields) : '';
     const response = await fetch(path, { method: 'POST', body });
@@ -80,7 +80,9 @@ async function post(path, fields, done) {
     if (!response.ok) return answer.detail;
     if (answer.unblocked === false) return `${fields.key} was not blocked in ${fields.limit}`;
     if (answer.ended === false) return `${fields.key} had no override in ${fields.limit}`;
-    return done;
+    // The next change is made from what was saved now.
+    if (fields.version !== undefined) form.elements.version.value = answer.version;
+    return form.dataset.done;
   } catch {
     return 'The server does not answer.';
   }

@@ -1,6 +1,7 @@
 // The editor of the rules: says what is wrong as one types, shows what would change, tries that on the trace, and saves.
 
 import { confirm } from '/assets/ask.js';
+import { showAt } from '/assets/form.js';
 
 const form = document.getElementById('rules');
 const text = document.getElementById('text');
@@ -78,6 +79,7 @@ async function check() {
   const same = answer.diff === '';
   checked.textContent = wrong > 0 ? `${wrong} mistakes` : `${answer.limits} limits, no mistakes${same ? ', as in the file' : ''}`;
   show(answer.mistakes);
+  showAt(answer.mistakes);
   showDiff(answer.diff);
   attempt.disabled = wrong > 0;
   if (save) save.disabled = wrong > 0 || same;

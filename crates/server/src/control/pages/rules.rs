@@ -1,12 +1,14 @@
 //! The rules: the file, the result of the last attempt to load it, an editor, and the rules in force.
 
 use std::{
+    collections::BTreeMap,
     fmt::Write,
     sync::{Arc, atomic::Ordering},
 };
 
 use maud::{Markup, html};
 use serde_json::json;
+use tidegate_core::{AlgorithmSpec, Wants};
 use tokio::task::spawn_blocking;
 
 use super::{
@@ -109,6 +111,7 @@ fn editor(app: &App, file: &Text, viewer: Viewer) -> Markup {
     let path = path.map(|path| path.display().to_string());
     let lines = file.text.lines().count().clamp(8, 40);
     html! {
+        div class="columns" {
         form id="rules" data-version=(file.version) data-path=[path.as_deref()] {
             label for="text" {
                 @if path.is_some() { "The file" } @else { "The built-in rules" }
@@ -131,8 +134,77 @@ fn editor(app: &App, file: &Text, viewer: Viewer) -> Markup {
             }
             pre id="diff" tabindex="0" aria-label="What changes" hidden {}
         }
+        (limit_form())
+        }
         div id="tried" aria-live="polite" {}
         script type="module" src="/assets/rules.js" {}
+    }
+}
+
+/// The form of one limit: a field for each key that is a word or a number. The options of an algorithm are those of its registry entry.
+fn limit_form() -> Markup {
+    let default = AlgorithmSpec::default().name();
+    let algorithms = AlgorithmSpec::all().map(|algorithm| algorithm.name());
+    let names = |algorithm: AlgorithmSpec| [&[algorithm.name()], algorithm.aliases()].concat();
+    let mut options: BTreeMap<&str, (Wants, Vec<&str>)> = BTreeMap::new();
+    for algorithm in AlgorithmSpec::all() {
+        for known in algorithm.known() {
+            options.entry(known.name).or_insert((known.wants, Vec::new())).1.extend(names(algorithm));
+        }
+    }
+    html! {
+        form id="limit" aria-label="One limit" {
+            div class="buttons" {
+                label for="which" { "Limit" }
+                select id="which" {}
+                button type="button" id="add" { "Add a limit" }
+            }
+            p id="unreadable" hidden { "This limit is written in a way that only the text can change." }
+            (field("name", "in requests and metrics", None, &[]))
+            (field("limit", "as in 100/1m, or a number of permits", None, &[]))
+            (field("algorithm", "how it counts", Some(html! {
+                option value="" data-default=(default) { (default) ", the default" }
+                @for name in algorithms { option value=(name) { (name) } }
+            }), &[]))
+            (field("global", "one count for all, or one for each key", Some(flag("each key", "all together")), &[]))
+            (field("shadow", "whether it only counts", Some(flag("denies", "counts, never denies")), &[]))
+            (field("by", "the key in a log, for tidegate simulate", None, &[]))
+            @for (name, (wants, of)) in options {
+                (field(name, &wants.to_string(), match wants {
+                    Wants::Flag | Wants::Switch => Some(flag("no", "yes")),
+                    Wants::OneOf(words) => Some(html! {
+                        option value="" { "the default" }
+                        @for word in words { option value=(word) { (word) } }
+                    }),
+                    _ => None,
+                }, &of))
+            }
+        }
+    }
+}
+
+/// A key that is missing, which means `false`, or `true`.
+fn flag(missing: &str, on: &str) -> Markup {
+    html! { option value="" { (missing) } option value="true" { (on) } option value="false" { (missing) " (false)" } }
+}
+
+/// A field of a limit, with these choices or for any text; of these algorithms alone, if there are some.
+fn field(key: &str, hint: &str, choices: Option<Markup>, of: &[&str]) -> Markup {
+    let (id, wrong, about) =
+        (format!("limit-{key}"), format!("limit-{key}-wrong"), format!("limit-{key}-hint"));
+    let described = format!("{wrong} {about}");
+    let of = (!of.is_empty()).then(|| of.join(" "));
+    html! {
+        div class="field" {
+            label for=(id) { (key) }
+            @if let Some(choices) = choices {
+                select id=(id) data-key=(key) data-of=[of] aria-describedby=(described) { (choices) }
+            } @else {
+                input id=(id) data-key=(key) data-of=[of] aria-describedby=(described) autocomplete="off" spellcheck="false";
+            }
+            small id=(about) { (hint) }
+            span id=(wrong) class="bad" {}
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `/v1/flow`: programs report what their resources do and get rules, operators see the reports and push the rules.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     body::Body,
@@ -32,6 +32,8 @@ struct Push {
     app: String,
     /// In YAML.
     rules: String,
+    /// The version that they were made from; empty if there was none.
+    version: Option<String>,
 }
 
 /// Refuses an application that the client's rights do not cover.
@@ -54,13 +56,13 @@ pub(super) async fn report(
     let report = ask::read::<Report>(&body(request).await?)?;
     permitted(&report.app, rights)?;
     let rules = app.flow.pushed.newer(&report.app, report.version.as_deref());
-    app.flow.reports.take(report, app.service.now()).map_err(|error| match error {
+    let wants_own = app.flow.reports.take(report, app.service.now()).map_err(|error| match error {
         ReportError::Name(_) => Problem::bad_field("#", error.to_string()),
         ReportError::TooMany => {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many instances", error.to_string())
         }
     })?;
-    Ok(answer::json(&json!({"rules": rules})))
+    Ok(answer::json(&json!({"rules": rules, "wants_own": wants_own})))
 }
 
 /// Gives an application rules.
@@ -73,7 +75,8 @@ pub(super) async fn push(
     permitted(&push.app, rights)?;
     let (flow, name) = (Arc::clone(&app.flow), push.app.clone());
     // Not on a thread that serves: it writes a file.
-    let pushed = parsing(app, move || flow.pushed.push(&push.app, &push.rules)).await?;
+    let pushed =
+        parsing(app, move || flow.pushed.push(&push.app, &push.rules, push.version.as_deref())).await?;
     let who = rights.map_or("", |rights| &*rights.name);
     match pushed {
         Ok(version) => {
@@ -82,6 +85,7 @@ pub(super) async fn push(
         }
         Err(error) => Err(match error {
             PushError::Name => Problem::bad_field("#/app", error.to_string()),
+            PushError::Changed(_) => Problem::new(StatusCode::CONFLICT, "Rules changed", error.to_string()),
             PushError::Rules(why) => {
                 let detail = format!("the previous rules stay active: {why}");
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", detail)
@@ -113,6 +117,7 @@ fn of_app(app: &App, summary: &AppSummary) -> Value {
             "version": instance.version,
             "rejected": instance.rejected,
             "left_out": instance.left_out,
+            "rules": instance.own.as_ref().map(|own| &*own.text),
         })
     });
     json!({
@@ -126,6 +131,7 @@ fn of_app(app: &App, summary: &AppSummary) -> Value {
 fn of_resource(name: &str, told: &ResourceSummary) -> Value {
     let [pass, block, exceptions] = told.rates();
     let of = |at: usize| told.minute.iter().map(|second| second[at]).collect::<Vec<_>>();
+    let hour = |at: usize| told.hour.iter().map(|minute| minute[at]).collect::<Vec<_>>();
     let breakers = told
         .breakers
         .iter()
@@ -141,5 +147,14 @@ fn of_resource(name: &str, told: &ResourceSummary) -> Value {
         "breakers": breakers.collect::<Vec<_>>(),
         "adaptive": adaptive.collect::<Vec<_>>(),
         "minute": {"pass": of(0), "block": of(1), "exceptions": of(2)},
+        "hour": {"pass": hour(0), "block": hour(1)},
+        "blocked": told.blocked,
+        "origins": of_parts(&told.origins),
+        "contexts": of_parts(&told.contexts),
     })
+}
+
+fn of_parts(parts: &BTreeMap<String, [u64; 3]>) -> Value {
+    let part = |(name, [pass, block, in_flight]): (&String, &[u64; 3])| json!({"name": name, "pass_per_second": pass, "block_per_second": block, "in_flight": in_flight});
+    parts.iter().map(part).collect()
 }

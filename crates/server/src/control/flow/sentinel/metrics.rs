@@ -79,8 +79,7 @@ impl Metrics {
             name: name.clone(),
             in_flight: if self.now.saturating_sub(*newest) <= 3 { *in_flight } else { 0 },
             seconds: self.seconds.remove(name).unwrap_or_default(),
-            breakers: Vec::new(),
-            adaptive: Vec::new(),
+            ..Told::default()
         });
         (self.now, told.collect())
     }

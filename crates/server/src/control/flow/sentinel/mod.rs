@@ -193,6 +193,7 @@ impl Programs {
             version: rules.version.clone(),
             rejected: rules.rejected.clone(),
             left_out: 0,
+            own: rules.own.clone(),
             resources,
         };
         if let Err(error) = self.flow.reports.take(report, self.service.now()) {

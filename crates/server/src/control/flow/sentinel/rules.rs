@@ -13,7 +13,7 @@ use tidegate_flow::{
 use url::form_urlencoded::Serializer;
 
 use super::{
-    super::Rules,
+    super::{Own, Rules},
     call::{CallError, call},
 };
 
@@ -26,6 +26,8 @@ pub(super) struct RuleSync {
     pub version: Option<String>,
     /// Why it has others.
     pub rejected: Option<String>,
+    /// Those that it has.
+    pub own: Option<Own>,
     wanted: Option<Wanted>,
     /// What the program made of each kind of rules that were pushed, if that is something else.
     refused: [Option<String>; KINDS.len()],
@@ -112,7 +114,7 @@ impl RuleSync {
     /// are pushed again only when it has others, as after a start.
     pub async fn compare(&mut self, address: SocketAddr, kept: Option<Rules>) {
         let Some(kept) = kept else {
-            *self = Self::default();
+            *self = Self { own: own(address).await.ok(), ..Self::default() };
             return;
         };
         if self.wanted.as_ref().is_none_or(|wanted| wanted.version != kept.version) {
@@ -134,6 +136,38 @@ impl RuleSync {
     }
 }
 
+/// The rules that a program has, in the form of those that are pushed.
+async fn own(address: SocketAddr) -> Result<Own, CallError> {
+    let (mut rules, mut left_out) = (GateRules::default(), Vec::new());
+    for kind in KINDS {
+        match sentinel::parse(kind, &get(address, kind).await?) {
+            Ok(update) => update.apply(&mut rules),
+            Err(SourceError::Partial { good, why }) => {
+                good.apply(&mut rules);
+                left_out.push(why);
+            }
+            Err(error) => left_out.push(error.to_string()),
+        }
+    }
+    let (text, without) = yaml::write(&rules);
+    left_out.extend(without);
+    Ok(Own { text: text.into(), left_out })
+}
+
+/// Asks a program for its rules of one kind.
+async fn get(address: SocketAddr, kind: Kind) -> Result<String, CallError> {
+    let path = if kind == Kind::ParamFlow { "getParamFlowRules" } else { "getRules" };
+    call(address, path, form(kind, None), false).await
+}
+
+/// The fields of a command about the rules of one kind.
+fn form(kind: Kind, data: Option<&str>) -> String {
+    let mut form = Serializer::new(String::new());
+    form.extend_pairs((kind != Kind::ParamFlow).then_some(("type", kind.name())));
+    form.extend_pairs(data.map(|data| ("data", data)));
+    form.finish()
+}
+
 /// Gives a program the wanted rules of one kind, if it has others.
 async fn bring(
     address: SocketAddr,
@@ -141,25 +175,17 @@ async fn bring(
     (text, wanted): (&str, &str),
     refused: &mut Option<String>,
 ) -> Result<(), CallError> {
-    let is_param = kind == Kind::ParamFlow;
-    let [get, set] =
-        if is_param { ["getParamFlowRules", "setParamFlowRules"] } else { ["getRules", "setRules"] };
-    let form = |data: Option<&str>| {
-        let mut form = Serializer::new(String::new());
-        form.extend_pairs((!is_param).then_some(("type", kind.name())));
-        form.extend_pairs(data.map(|data| ("data", data)));
-        form.finish()
-    };
-    let has = content(kind, &call(address, get, form(None), false).await?);
+    let has = content(kind, &get(address, kind).await?);
     if has == wanted || refused.as_ref() == Some(&has) {
         if has == wanted {
             *refused = None;
         }
         return Ok(());
     }
-    call(address, set, form(Some(text)), true).await?;
+    let set = if kind == Kind::ParamFlow { "setParamFlowRules" } else { "setRules" };
+    call(address, set, form(kind, Some(text)), true).await?;
     tracing::info!(%address, kind = kind.name(), "rules pushed to a program with Sentinel");
-    let has = content(kind, &call(address, get, form(None), false).await?);
+    let has = content(kind, &get(address, kind).await?);
     *refused = (has != wanted).then_some(has);
     Ok(())
 }

@@ -1,0 +1,95 @@
+//! The page of one resource of an application: an hour of it, its limits, and its traffic by instance, origin and entry point.
+
+use maud::{Markup, html};
+
+use super::{
+    Missing,
+    chart::{Pair, Size, chart},
+    flow::{limits, pairs, reasons, summary},
+    layout::layout,
+    shown,
+};
+use crate::edges::http::App;
+
+const SECONDS: usize = 60;
+const MINUTES: usize = 60;
+/// The rows of a table.
+const MOST: usize = 50;
+
+pub(super) fn page(app: &App, name: &str, resource: &str) -> Result<Markup, Missing> {
+    let of_app = format!("/flow?app={}", shown::encoded(name));
+    let head = html! {
+        p { a href=(of_app) { (shown::text(name)) } }
+        h1 { (shown::text(resource)) }
+    };
+    let live = format!("/live?app={}&resource={}", shown::encoded(name), shown::encoded(resource));
+    Ok(layout(resource, "/flow", Some(&live), &head, &changing(app, name, resource)?))
+}
+
+/// The part that changes each second.
+pub(super) fn changing(app: &App, name: &str, resource: &str) -> Result<Markup, Missing> {
+    let summary = summary(app, name)?;
+    let missing = || Missing(format!("no instance of `{name}` reports the resource `{resource}`"));
+    let told = summary.resources.get(resource).ok_or_else(missing)?;
+    let limits: Vec<String> = limits(app, &summary)
+        .into_iter()
+        .filter(|(of, _)| of.covers(resource))
+        .map(|(_, limit)| limit)
+        .collect();
+    let mut instances = told.instances.clone();
+    instances.sort_by_key(|(_, counts)| std::cmp::Reverse(counts[1]));
+    let parts = |parts: &std::collections::BTreeMap<String, [u64; 3]>| {
+        let mut parts: Vec<_> = parts.iter().map(|(name, counts)| (name.clone(), *counts)).collect();
+        parts.sort_by_key(|(_, [pass, block, _])| std::cmp::Reverse((*block, *pass)));
+        parts
+    };
+    Ok(html! {
+        ul class="facts" {
+            @for limit in &limits { li { (shown::text(limit)) } }
+            @for ((rule, state), count) in &told.breakers {
+                li class=[(state != "closed").then_some("bad")] { "breaker " (shown::text(rule)) ": " (state) ", " (count) " instances" }
+            }
+            @for (rule, limit) in &told.adaptive { li { (shown::text(rule)) ": " (shown::count(*limit)) " in flight" } }
+            li { (shown::count(told.in_flight)) " in flight" }
+        }
+        @if let Some(reasons) = reasons(told) { p { "Blocked since the start: " (reasons) "." } }
+        (figure("hour", &told.hour, MINUTES, "minute"))
+        (figure("minute", &pairs(told), SECONDS, "second"))
+        (table("Instances", "Instance", &instances))
+        (table("Origins", "Origin", &parts(&told.origins)))
+        (table("Entry points", "Entry point", &parts(&told.contexts)))
+    })
+}
+
+/// A chart with its sums and its scale.
+fn figure(span: &str, points: &[Pair], full: usize, step: &str) -> Markup {
+    let sum = |of: usize| shown::count(points.iter().fold(0, |sum, pair| sum.saturating_add(pair[of])));
+    let most = points.iter().map(|pair| pair[0].saturating_add(pair[1])).max().unwrap_or(0);
+    let words = format!(
+        "The last {span}: {} passed and {} blocked, at most {} in a {step}",
+        sum(0),
+        sum(1),
+        shown::count(most)
+    );
+    let size = Size { width: 720, height: 120, steps: full };
+    html! { figure { figcaption { (words) } (chart(points, full, size, &words)) } }
+}
+
+fn table(title: &str, head: &str, rows: &[(String, [u64; 3])]) -> Markup {
+    html! {
+        @if !rows.is_empty() {
+            table {
+                caption { (title) }
+                thead { tr {
+                    th scope="col" { (head) }
+                    @for head in ["Passed/s", "Blocked/s", "In flight"] { th scope="col" { (head) } }
+                } }
+                tbody { @for (name, counts) in rows.iter().take(MOST) { tr {
+                    th scope="row" { (shown::text(name)) }
+                    @for count in counts { td { (shown::count(*count)) } }
+                } } }
+            }
+            @if rows.len() > MOST { p { (rows.len() - MOST) " more are not shown." } }
+        }
+    }
+}
