@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Rate limit services over gRPC beside each other, and what they add to a request through Envoy.
 #
-#   bench/rls.sh [WORK...]      (default: memory store envoy)
+#   bench/rls.sh [WORK...]      (default: memory store place envoy)
 #
 #   memory   50 connections with 10 streams each, one descriptor, 100,000 values, 100 a minute for each: Tidegate, throttlecrab-server
 #            (if THROTTLECRAB_SERVER names it: `cargo install throttlecrab-server`, with protoc), envoyproxy/ratelimit over its Redis
 #   store    the same for servers whose limits are in Redis: Tidegate with `--store` (exact), envoyproxy/ratelimit
+#   place    the same for `tidegate ratelimit`, whose settings are the environment of envoyproxy/ratelimit: over Redis, next to Tidegate with
+#            the same store and envoyproxy/ratelimit; and without REDIS_URL, from memory
 #   envoy    1,000 requests a second through Envoy without a limit, with a call for each request (RLS), with quotas (RLQS)
 #
 # ROUNDS (3) and SECONDS_EACH (5, after a warm-up of one) say how long. TIDEGATE names a built program. All servers run at once and
@@ -52,14 +54,15 @@ tidegate() { # tidegate NAME PORT OPTION...
     pid[$1]=$! port[$1]=$2
     listens "$2"
 }
-ratelimit() { # ratelimit PORT REDIS-PORT
-    local program
-    program=$(scripts/servers.sh ratelimit)
+by_environment() { # by_environment NAME PORT REDIS PROGRAM ARGUMENT...
     RUNTIME_ROOT=$scratch RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_WATCH_ROOT=false USE_STATSD=false LOG_LEVEL=error \
-        PORT=$(($1 + 100)) DEBUG_PORT=$(($1 + 200)) GRPC_PORT=$1 REDIS_SOCKET_TYPE=tcp REDIS_URL=127.0.0.1:$2 \
-        "$program" >/dev/null 2>&1 &
-    pid[ratelimit]=$! port[ratelimit]=$1
-    listens "$1"
+        PORT=$(($2 + 100)) DEBUG_PORT=$(($2 + 200)) GRPC_PORT=$2 REDIS_SOCKET_TYPE=tcp REDIS_URL=$3 \
+        "${@:4}" >/dev/null 2>&1 &
+    pid[$1]=$! port[$1]=$2
+    listens "$2"
+}
+ratelimit() { # ratelimit PORT REDIS-PORT
+    by_environment ratelimit "$1" "127.0.0.1:$2" "$(scripts/servers.sh ratelimit)"
 }
 
 one() { # one WORK WHO KIND OPTION...
@@ -98,6 +101,20 @@ store() {
     for ((round = 0; round < rounds; round++)); do
         one store tidegate envoy
         one store ratelimit envoy
+    done
+}
+
+place() {
+    local who
+    redis 16379
+    tidegate serve 16381 --store redis://127.0.0.1:16379
+    ratelimit 16382 16379
+    by_environment in-place 16383 127.0.0.1:16379 "$TIDEGATE" ratelimit
+    by_environment in-place-memory 16384 "" "$TIDEGATE" ratelimit
+    for ((round = 0; round < rounds; round++)); do
+        for who in serve in-place in-place-memory ratelimit; do
+            one place "$who" envoy
+        done
     done
 }
 
@@ -207,16 +224,17 @@ run() { # run WORK, in a subshell: its servers end with it
     case "$1" in
     memory) memory ;;
     store) store ;;
+    place) place ;;
     envoy) envoys ;;
     esac
 }
 
-for work in "${@:-memory store envoy}"; do
+for work in "${@:-memory store place envoy}"; do
     for work in $work; do
         case "$work" in
-        memory | store | envoy) (run "$work") ;;
+        memory | store | place | envoy) (run "$work") ;;
         *)
-            echo "bench/rls.sh: $work is not known; there is memory, store and envoy" >&2
+            echo "bench/rls.sh: $work is not known; there is memory, store, place and envoy" >&2
             exit 2
             ;;
         esac

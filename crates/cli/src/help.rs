@@ -42,6 +42,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
             "envoy-near-limit",
             "envoy-shadow",
             "envoy-quota",
+            "envoy-metadata",
         ],
     ),
     ("HAProxy", &["spoe"]),

@@ -11,14 +11,13 @@ use std::{env, ffi::OsString, path::Path};
 pub struct Args {}
 
 /// Variables without an effect, and what to use instead.
-const WITHOUT_EFFECT: [(&str, &str); 25] = [
+const WITHOUT_EFFECT: [(&str, &str); 24] = [
     ("GRPC_UDS", "listeners have addresses: GRPC_HOST, GRPC_PORT"),
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
     ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "the pauses between connections have a bound of their own"),
     ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the pauses between connections vary by themselves"),
     ("XDS_CLIENT_BACKOFF_JITTER", "the pauses between connections vary by themselves"),
     ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "tidegate_rules_limits says whether there are limits"),
-    ("RESPONSE_DYNAMIC_METADATA", "answers have the metadata of the rules that applied"),
     ("DISABLE_STATS", "counters cost nothing until they are read"),
     ("EXTRA_TAGS", "OTEL_RESOURCE_ATTRIBUTES, with TIDEGATE_OTLP"),
     ("PROMETHEUS_PATH", "the path is /metrics"),
@@ -134,6 +133,7 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         ("MERGE_DOMAIN_CONFIG", "--envoy-merge-domains"),
         ("SHADOW_MODE", "--envoy-shadow"),
         ("QUOTA_MODE", "--envoy-quota"),
+        ("RESPONSE_DYNAMIC_METADATA", "--envoy-metadata"),
         ("USE_PROMETHEUS", "--open-metrics"),
     ] {
         if is_on(name) {
@@ -194,9 +194,6 @@ fn store(
 ) -> Result<Option<String>, String> {
     let Some(servers) = variable("REDIS_URL") else { return Ok(None) };
     let uses_tls = is_on("REDIS_TLS") || or("REDIS_SOCKET_TYPE", "tcp") == "tls";
-    if or("REDIS_SOCKET_TYPE", "tcp") == "unix" {
-        return Err("REDIS_SOCKET_TYPE is unix; give the store's host and port".to_owned());
-    }
     let encoded = |text: &str| {
         url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
     };
@@ -207,8 +204,16 @@ fn store(
     };
     let credentials =
         login("REDIS_AUTH").map_or_else(String::new, |(user, password)| format!("{user}:{password}@"));
+    let is_unix = or("REDIS_SOCKET_TYPE", "tcp") == "unix";
+    if is_unix && (uses_tls || !servers.starts_with('/')) {
+        return Err(
+            "REDIS_SOCKET_TYPE is unix; REDIS_URL must be the path of a socket, without REDIS_TLS".to_owned()
+        );
+    }
     let scheme = if uses_tls { "rediss" } else { "redis" };
     let mut address = match &*or("REDIS_TYPE", "SINGLE").to_ascii_uppercase() {
+        "SINGLE" if is_unix => format!("redis+unix://{}", encoded(&servers).replace("%2F", "/")),
+        _ if is_unix => return Err("REDIS_SOCKET_TYPE is unix; REDIS_TYPE must be SINGLE".to_owned()),
         "SINGLE" => format!("{scheme}://{credentials}{servers}"),
         "CLUSTER" => format!("{scheme}+cluster://{credentials}{servers}"),
         "SENTINEL" => {
@@ -226,6 +231,10 @@ fn store(
     if let Some((user, password)) = login("REDIS_SENTINEL_AUTH").filter(|_| address.contains("+sentinel:")) {
         options.extend((!user.is_empty()).then_some(("sentinel_username", user)));
         options.push(("sentinel_password", password));
+    }
+    if let Some((user, password)) = login("REDIS_AUTH").filter(|_| is_unix) {
+        options.extend((!user.is_empty()).then_some(("user", user)));
+        options.push(("pass", password));
     }
     for (at, (option, value)) in options.iter().enumerate() {
         address.extend([if at == 0 { "?" } else { "&" }, option, "=", value]);
@@ -298,6 +307,10 @@ mod tests {
         };
         let url = |url| ("REDIS_URL", url);
         assert_eq!(store(&[url("a:1"), ("REDIS_AUTH", "p@ss")]).as_deref(), Some("redis://:p%40ss@a:1"));
+        let socket = [url("/run/redis.sock"), ("REDIS_SOCKET_TYPE", "unix")];
+        assert_eq!(store(&socket).as_deref(), Some("redis+unix:///run/redis.sock"));
+        let with_login = [&socket[..], &[("REDIS_AUTH", "ops:a b")]].concat();
+        assert_eq!(store(&with_login).as_deref(), Some("redis+unix:///run/redis.sock?user=ops&pass=a%20b"));
         let cluster = [url("a:1,b:2"), ("REDIS_TYPE", "CLUSTER"), ("REDIS_AUTH", "user:word")];
         assert_eq!(store(&cluster).as_deref(), Some("redis+cluster://user:word@a:1,b:2"));
         let sentinels = [
@@ -319,6 +332,7 @@ mod tests {
             options.split_once("/current/config").unwrap().1.trim().to_owned()
         };
         assert_eq!(given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]), "--envoy-shadow --envoy-quota");
+        assert_eq!(given(&[("RESPONSE_DYNAMIC_METADATA", "true")]), "--envoy-metadata");
         let counting = [("MERGE_DOMAIN_CONFIG", "true"), ("NEAR_LIMIT_RATIO", "0.9")];
         assert_eq!(given(&counting), "--envoy-near-limit 0.9 --envoy-merge-domains");
         let ages = [("GRPC_MAX_CONNECTION_AGE", "1h30m"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "5m")];
@@ -346,7 +360,11 @@ mod tests {
             (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),
             (&[("GRPC_SERVER_USE_TLS", "true")], "needs GRPC_SERVER_TLS_CERT"),
             (&[("REDIS_URL", "a"), ("REDIS_TYPE", "RING")], "SINGLE, CLUSTER or SENTINEL"),
-            (&[("REDIS_URL", "a"), ("REDIS_SOCKET_TYPE", "unix")], "host and port"),
+            (&[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "unix")], "must be the path of a socket"),
+            (
+                &[("REDIS_URL", "/a"), ("REDIS_SOCKET_TYPE", "unix"), ("REDIS_TYPE", "CLUSTER")],
+                "must be SINGLE",
+            ),
         ] {
             let said = of(variables).unwrap_err();
             assert!(said.contains(says), "{said}");

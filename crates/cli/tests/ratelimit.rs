@@ -63,6 +63,39 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
 }
 
 #[test]
+#[cfg(feature = "servers")]
+fn counts_are_in_the_redis_whose_socket_the_environment_names() {
+    let redis =
+        tidegate_redis_servers::Server::start(&["--requirepass", "a b", "--unixsocket", "redis.sock"]);
+    let config = scratch("ratelimit-socket").join("config");
+    fs::create_dir_all(&config).unwrap();
+    let rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}}]\n";
+    fs::write(config.join("shop.yaml"), rules).unwrap();
+    let socket = redis.directory().join("redis.sock");
+    let serving = || {
+        let mut command = tidegate();
+        command.arg("ratelimit").envs([
+            ("HOST", "127.0.0.1"),
+            ("PORT", "0"),
+            ("GRPC_HOST", "127.0.0.1"),
+            ("GRPC_PORT", "0"),
+            ("DEBUG_PORT", "0"),
+            ("RUNTIME_ROOT", config.parent().unwrap().to_str().unwrap()),
+            ("REDIS_SOCKET_TYPE", "unix"),
+            ("REDIS_URL", socket.to_str().unwrap()),
+            ("REDIS_AUTH", "a b"),
+        ]);
+        Serving::run(&mut command)
+    };
+    let ask = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}"#;
+    // Both servers have the counts, so those are in the store.
+    for (server, left) in [(serving(), "2"), (serving(), "1")] {
+        let answer = request(&server.http, "POST", "/json", ask);
+        assert!(answer.contains(&format!("\"limitRemaining\":{left}")), "{answer}");
+    }
+}
+
+#[test]
 fn the_command_needs_no_link_and_says_which_variable_is_wrong() {
     let output = tidegate().arg("ratelimit").env("CONFIG_TYPE", "HTTP").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();

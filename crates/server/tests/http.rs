@@ -253,6 +253,40 @@ fn an_override_has_its_own_quota_in_the_decision_and_the_headers() {
 }
 
 #[test]
+fn a_calendar_limit_counts_down_to_the_end_of_its_period_also_with_an_override() {
+    let rules = "
+limits:
+  - name: plan
+    algorithm: fixed-window
+    limit: 2/month
+    time_zone: Europe/Berlin
+    overrides: {admin: 5/month, bob: {limit: 1/week}}
+";
+    // `w` of a month is the mean of all months. It is noon of Wednesday, the 15th of November 2023, in UTC. In Berlin it is an hour later, in winter.
+    let server = Running::with_rules("http-calendar", rules);
+    let fields = |key: &str| {
+        let response = acquire(&server, &format!(r#"{{"limit":"plan","key":"{key}"}}"#));
+        let field = |name| response.header(name).unwrap_or_default().to_owned();
+        (response.status, field("ratelimit-policy"), field("ratelimit"), field("retry-after"))
+    };
+    let told = |policy: &str, state: &str| {
+        (200, format!("\"plan\";{policy}"), format!("\"plan\";{state}"), String::new())
+    };
+    let until_december = 15 * 86_400 + 11 * 3_600;
+    assert_eq!(fields("ada"), told("q=2;w=2629746", &format!("r=1;t={until_december}")));
+    assert_eq!(fields("admin"), told("q=5;w=2629746", &format!("r=4;t={until_december}")));
+    let until_monday = 4 * 86_400 + 11 * 3_600;
+    assert_eq!(fields("bob"), told("q=1;w=604800", &format!("r=0;t={until_monday}")));
+    let denied = fields("bob");
+    assert_eq!((denied.0, denied.3), (429, until_monday.to_string()));
+    server.advance(Duration::from_secs(until_monday));
+    assert_eq!(fields("bob"), told("q=1;w=604800", "r=0;t=604800"));
+    assert_eq!(fields("admin"), told("q=5;w=2629746", &format!("r=3;t={}", until_december - until_monday)));
+    server.advance(Duration::from_secs(until_december - until_monday));
+    assert_eq!(fields("admin"), told("q=5;w=2629746", &format!("r=4;t={}", 31 * 86_400)));
+}
+
+#[test]
 fn a_shadow_limit_counts_and_reports_but_never_denies() {
     let server = Running::with_rules("http-shadow", RULES);
     let ask = r#"{"limit":"trial","key":"alice"}"#;

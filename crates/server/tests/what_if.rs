@@ -91,6 +91,29 @@ fn a_trace_that_begins_in_the_middle_gives_one_window_to_the_states() {
 }
 
 #[test]
+fn a_month_ends_where_the_calendar_ends_it() {
+    use Verdict::Admitted;
+    // 2024-02-29T22:59:58Z is two seconds before March in Berlin, and an hour and two seconds before March in UTC.
+    let leap_day = 1_709_247_598;
+    let trace =
+        recording("100%", &[0, 1, 2, 3, 3_601, 3_602, 3_603].map(|after| (leap_day + after, 1, Admitted)));
+    let denied = |rest: &str| {
+        let rules = format!("limits: [{{name: a, algorithm: fixed-window, {rest}}}]");
+        one(&trace, &rules).would_deny.requests
+    };
+    // Berlin: 2 requests in February, 5 in March. UTC: 5 and 2.
+    assert_eq!(denied("limit: 4/month, time_zone: Europe/Berlin"), 1);
+    assert_eq!(denied("limit: 1/month, time_zone: Europe/Berlin"), 1 + 4);
+    assert_eq!(denied("limit: 4/month"), 1);
+    assert_eq!(denied("limit: 1/month"), 4 + 1);
+    assert_eq!(denied("limit: 2/month, time_zone: Europe/Berlin"), 3);
+    // A period that starts on another day does not end here: all 7 are in one.
+    assert_eq!(denied("limit: 2/month, time_zone: Europe/Berlin, starts: 15"), 5);
+    // An override of the only key, by the name that the trace has for it, keeps the limit's zone.
+    assert_eq!(denied("limit: 1/month, time_zone: Europe/Berlin, overrides: {alice: 3/month}"), 2);
+}
+
+#[test]
 fn a_limit_that_is_not_in_the_trace_says_so() {
     let trace = recording("10%", &[(1, 1, Verdict::Admitted)]);
     let told = what_if(

@@ -141,6 +141,9 @@ pub struct Args {
     /// Treat every rule for Envoy as if it had `quota_mode`
     #[arg(long, env = "TIDEGATE_ENVOY_QUOTA")]
     envoy_quota: bool,
+    /// Describe each request of Envoy in the metadata of its answer, with that of the rules below `metadata`, as envoyproxy/ratelimit does
+    #[arg(long, env = "TIDEGATE_ENVOY_METADATA")]
+    envoy_metadata: bool,
     /// Add the header fields of a provider of language models to answers over HTTP and to Envoy: openai or anthropic
     ///
     /// They report the limits whose names are or end with requests, tokens, input-tokens or output-tokens.
@@ -551,6 +554,7 @@ impl Args {
                 near_limit: self.envoy_near_limit,
                 shadow: self.envoy_shadow,
                 quota: self.envoy_quota,
+                metadata: self.envoy_metadata,
             },
             vendor_headers: self.vendor_headers,
             rules: self.rules.clone(),

@@ -50,7 +50,7 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Starts an Envoy with this filter and these routes in front of the backend.
+    /// Starts an Envoy with this filter, or these, and these routes in front of the backend.
     pub fn start(name: &str, filter: &Value, routes: &Value, tidegate: &str, backend: u16) -> Self {
         let directory = scratch(name);
         let [file, admin] = ["envoy.json", "admin"].map(|name| directory.join(name));
@@ -151,14 +151,14 @@ fn bootstrap(filter: &Value, routes: &Value, tidegate: &str, backend: u16) -> Va
             "upstreams.http.v3.HttpProtocolOptions",
             json!({ "explicit_http_config": { "http2_protocol_options": {} } }),
         );
+    let router = json!({ "name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router", json!({})) });
+    let mut filters = filter.as_array().cloned().unwrap_or_else(|| vec![filter.clone()]);
+    filters.push(router);
     let manager = typed(
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
         json!({
             "stat_prefix": "ingress",
-            "http_filters": [
-                filter,
-                { "name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router", json!({})) },
-            ],
+            "http_filters": filters,
             "route_config": { "virtual_hosts": [{ "name": "shop", "domains": ["*"], "routes": routes }] },
         }),
     );

@@ -186,6 +186,55 @@ fn a_header_sets_the_cost_of_a_request_and_the_backend_its_refund() {
     assert_eq!(envoy.stat("ratelimit.error"), 0);
 }
 
+/// The configuration that Envoy AI Gateway makes: a request asks with 0 hits, and its tokens follow from dynamic metadata at its end.
+/// Its own filter writes that metadata from the provider's answer. Here Envoy's filter for header fields does.
+#[test]
+fn tokens_in_dynamic_metadata_are_charged_when_the_response_ends() {
+    if program().is_none() {
+        return;
+    }
+    let server = serving("envoy-tokens", &["--grpc", "127.0.0.1:0"]);
+    let spaces = ("io.envoy.ai_gateway", "llm_total_token");
+    let rule = json!({
+        "header": "x-unused",
+        "on_header_present": { "metadata_namespace": spaces.0, "key": spaces.1, "type": "NUMBER" },
+    });
+    let metadata = typed("filters.http.header_to_metadata.v3.Config", json!({ "response_rules": [rule] }));
+    let metadata = json!({ "name": "envoy.filters.http.header_to_metadata", "typed_config": metadata });
+    let limit = |hits: Value, at_end: bool| {
+        let mut limit = header("x-user", "spender");
+        limit["hits_addend"] = hits;
+        limit["apply_on_stream_done"] = at_end.into();
+        limit
+    };
+    let tokens = json!({ "format": format!("%DYNAMIC_METADATA({}:{})%", spaces.0, spaces.1) });
+    let ask = || limit(json!({ "number": 0 }), false);
+    let routes = json!([
+        route("/report", own(&json!([ask(), limit(tokens, true)]))),
+        route("/", own(&json!([ask()]))),
+    ]);
+    let told = filter(&json!({ "enable_x_ratelimit_headers": "DRAFT_VERSION_03" }));
+    let envoy = Envoy::start("envoy-tokens", &json!([told, metadata]), &routes, &grpc(&server), backend());
+    let mut client = Client::of(envoy.port);
+    // Of 10 tokens: the 11th answer of 1, the 4th of 3 and the 1st of 12 exceed them.
+    for (tokens, admitted) in [(1, 11), (3, 4), (12, 1)] {
+        let user = format!("x-user: {tokens}");
+        for asked in 1..=admitted {
+            let answer = client.get(&format!("/report/{tokens}"), &[&user]);
+            assert_eq!(answer.status, 200, "request {asked} with {tokens} tokens");
+            eventually("the report has arrived", || {
+                let look = client.get("/", &[&user]);
+                match 10_u64.checked_sub(asked * tokens) {
+                    Some(left) => look.number("x-ratelimit-remaining") == left,
+                    None => look.status == 429,
+                }
+            });
+        }
+        assert_eq!(client.get(&format!("/report/{tokens}"), &[&user]).status, 429, "{tokens} tokens");
+    }
+    assert_eq!(envoy.stat("ratelimit.error"), 0);
+}
+
 #[test]
 fn without_tidegate_envoy_admits_or_denies_as_configured_and_limits_again_later() {
     if program().is_none() {

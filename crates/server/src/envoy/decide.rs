@@ -1,5 +1,6 @@
 //! Decides on a request's descriptors through the server's one decision path.
 
+mod metadata;
 #[cfg(feature = "grpc")]
 mod reserve;
 
@@ -7,6 +8,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use axum::http::{HeaderName, HeaderValue};
 use futures_util::future::join_all;
+use serde_json::{Map, Value};
 use tidegate_core::{Decision, Nanos};
 use tidegate_tower::{Vendor, headers};
 
@@ -59,6 +61,7 @@ impl AnswerFields {
 
 /// The settings of envoyproxy/ratelimit that concern all rules.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a setting there")]
 pub struct Modes {
     /// Several files, or resources of control planes, may have descriptors of one domain.
     pub merge_domains: bool,
@@ -68,11 +71,13 @@ pub struct Modes {
     pub shadow: bool,
     /// Every rule is in quota mode.
     pub quota: bool,
+    /// The metadata of an answer describes the request, with the rules' own below `metadata`.
+    pub metadata: bool,
 }
 
 impl Default for Modes {
     fn default() -> Self {
-        Self { merge_domains: false, near_limit: 0.8, shadow: false, quota: false }
+        Self { merge_domains: false, near_limit: 0.8, shadow: false, quota: false, metadata: false }
     }
 }
 
@@ -325,7 +330,7 @@ impl DescriptorService {
     ) -> Answer {
         let rules = descriptors.domains.rules();
         let mut statuses = Vec::with_capacity(places.len());
-        let mut metadata: Vec<(String, String)> = Vec::new();
+        let mut metadata: Map<String, Value> = Map::new();
         let (mut policies, mut states) = (String::new(), String::new());
         for (place, descriptor) in places.iter().zip(&question.descriptors) {
             let rule = match place {
@@ -334,10 +339,8 @@ impl DescriptorService {
                 Place::Limited(found) => found.rule,
             };
             if let Some(rule) = rule {
-                for (name, text) in &rules[rule].metadata {
-                    if !metadata.iter().any(|(known, _)| known == name) {
-                        metadata.push((name.clone(), text.clone()));
-                    }
+                for (name, text) in metadata::texts(&rules[rule].metadata) {
+                    metadata.entry(name.as_str()).or_insert(text);
                 }
             }
             statuses.push(match place {
@@ -377,8 +380,8 @@ impl DescriptorService {
         });
         // A quota that is used up denies only if no other limit does and all quotas are.
         if let Some((found, reason)) = denied.min_by_key(|(found, _)| found.is_quota()) {
-            metadata.push(("denied_by".to_owned(), found.limit.spec().name.clone()));
-            metadata.push(("denied_reason".to_owned(), reason.name().to_owned()));
+            metadata.insert("denied_by".to_owned(), found.limit.spec().name.as_str().into());
+            metadata.insert("denied_reason".to_owned(), reason.name().into());
         }
         let exceeded = places.iter().filter_map(|place| match place {
             Place::Limited(found) if found.limit.spec().soft && found.decision?.is_denied() => {
@@ -388,7 +391,7 @@ impl DescriptorService {
         });
         let exceeded = exceeded.collect::<Vec<_>>().join(", ");
         if !exceeded.is_empty() {
-            metadata.push(("soft_exceeded".to_owned(), exceeded.clone()));
+            metadata.insert("soft_exceeded".to_owned(), exceeded.as_str().into());
             headers.push((SOFT_EXCEEDED.into(), exceeded));
         }
         if let Some(vendor) = self.vendor {
@@ -399,6 +402,9 @@ impl DescriptorService {
             let text = |value: HeaderValue| value.to_str().unwrap_or_default().to_owned();
             let fields = vendor.fields(told, now).into_iter();
             headers.extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
+        }
+        if self.modes.metadata {
+            metadata = self.description(rules, question, places, &statuses);
         }
         Answer { is_over, statuses, metadata, headers }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Map, Number, Value};
 use tidegate_config::{Complaints, Fields, Kind, Node as Yaml, Problem, abridged, parse_nested};
 
 use super::{
@@ -342,18 +343,35 @@ impl Reader<'_> {
         items.filter_map(name).collect()
     }
 
-    fn metadata(&self, fields: &Fields<'_>) -> Vec<(String, String)> {
-        let mend = "write names with texts, as in `metadata: {team: payments}`";
-        let entries = fields.mapping("metadata", mend).iter();
-        let entry = |(name, value): &(Yaml, Yaml)| match (name.text(), value.text()) {
-            (Some(name), Some(text)) => Some((name.to_owned(), text.to_owned())),
-            (Some(name), None) if value.is_null() => Some((name.to_owned(), String::new())),
-            _ => {
-                self.complaints.at(name.line, "`metadata` has a value that is not text", mend);
-                None
-            }
+    fn metadata(&self, fields: &Fields<'_>) -> Map<String, Value> {
+        let mend = "write names with values, as in `metadata: {team: payments}`";
+        self.object(fields.mapping("metadata", mend), mend)
+    }
+
+    fn object(&self, entries: &[(Yaml, Yaml)], mend: &str) -> Map<String, Value> {
+        let entry = |(name, value): &(Yaml, Yaml)| {
+            let Some(text) = name.text() else {
+                self.complaints.at(name.line, "`metadata` has a name that is not text", mend);
+                return None;
+            };
+            Some((text.to_owned(), self.json(value, mend)))
         };
-        entries.filter_map(entry).collect()
+        entries.iter().filter_map(entry).collect()
+    }
+
+    /// A value of metadata. An unquoted number or boolean is one.
+    fn json(&self, node: &Yaml, mend: &str) -> Value {
+        match &node.kind {
+            Kind::Scalar { .. } if node.is_null() => Value::Null,
+            Kind::Scalar { text, plain: true } => match text.as_str() {
+                "true" => true.into(),
+                "false" => false.into(),
+                text => text.parse::<Number>().map_or_else(|_| text.into(), Value::from),
+            },
+            Kind::Scalar { text, .. } => text.as_str().into(),
+            Kind::Sequence(items) => items.iter().map(|item| self.json(item, mend)).collect(),
+            Kind::Mapping(entries) => self.object(entries, mend).into(),
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde_json::{Map, Value};
+
 use super::{Entry, Override, Unit};
 use crate::decide::refusal::Refusal;
 
@@ -36,8 +38,8 @@ pub struct Answer {
     pub is_over: bool,
     /// One for each descriptor, in order.
     pub statuses: Vec<Status>,
-    /// The metadata of the rules that applied. If several have the same name, the first rule wins.
-    pub metadata: Vec<(String, String)>,
+    /// The metadata of the rules that applied, as texts, or the request's description. If several rules have the same name, the first wins.
+    pub metadata: Map<String, Value>,
     /// Header fields for the response, if enabled.
     pub headers: Vec<(Cow<'static, str>, String)>,
 }

@@ -161,7 +161,7 @@ pub struct Rule {
     /// At least one of its descriptors shows the request's value in metrics.
     pub value_to_metric: bool,
     /// Metadata for answers.
-    pub metadata: Vec<(String, String)>,
+    pub metadata: serde_json::Map<String, serde_json::Value>,
     /// The key and the configured value of each of its descriptors.
     pub(super) way: Vec<(String, Option<String>)>,
     /// The keys of the descriptors whose values distinguish the limit's keys; empty if there is one state for all.

@@ -11,8 +11,9 @@ use envoy_types::pb::{
             rate_limit_service_client::RateLimitServiceClient,
         },
     },
-    google::protobuf::UInt64Value,
+    google::protobuf::{Struct, UInt64Value, Value, value::Kind},
 };
+use serde_json::Value as Json;
 use tokio::runtime::Runtime;
 use tonic::{Status, transport::Channel};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
@@ -53,6 +54,24 @@ impl Client {
         let answer = self.runtime.block_on(self.health.check(request));
         answer.map(|answer| answer.into_inner().status)
     }
+}
+
+/// An answer's dynamic metadata.
+pub fn metadata(answer: &RateLimitResponse) -> Json {
+    fn json(value: Value) -> Json {
+        match value.kind.expect("a value has a kind") {
+            Kind::NullValue(_) => Json::Null,
+            Kind::NumberValue(number) => number.into(),
+            Kind::StringValue(text) => text.into(),
+            Kind::BoolValue(is_true) => is_true.into(),
+            Kind::StructValue(Struct { fields }) => {
+                fields.into_iter().map(|(name, value)| (name, json(value))).collect()
+            }
+            Kind::ListValue(list) => list.values.into_iter().map(json).collect(),
+        }
+    }
+    let described = answer.dynamic_metadata.clone().expect("it has metadata");
+    json(Value { kind: Some(Kind::StructValue(described)) })
 }
 
 pub fn shown(answer: &RateLimitResponse) -> String {

@@ -19,7 +19,7 @@ use tidegate_server::{
 };
 
 use crate::{
-    client::{Client, hits, one, refund, request, shown},
+    client::{Client, hits, metadata, one, refund, request, shown},
     harness::{self, Http, PATIENCE, Running, replace, scratch},
 };
 
@@ -73,6 +73,67 @@ fn an_answer_has_the_status_of_each_descriptor_in_order() {
 
     let unknown = client.try_ask(request("elsewhere", vec![one("user", "ada")])).unwrap();
     assert_eq!(shown(&unknown), "OK: OK/0");
+}
+
+#[test]
+fn on_request_an_answer_describes_the_request_and_what_is_left() {
+    let config = "
+domain: shop
+descriptors:
+  - key: user
+    metadata: {owner: {team: payments, size: 2}, is_open: true}
+    rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: path
+    metadata: {owner: {team: other, sites: [a, ~]}, is_open: maybe, code: '5'}
+    rate_limit: {unit: hour, requests_per_unit: 9}
+  - key: backend_name
+    descriptors:
+      - {key: model_name_override, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: free, metadata: {plan: free}, rate_limit: {unlimited: true}}
+";
+    let envoy_modes = Modes { metadata: true, ..Modes::default() };
+    let server = Running::start_at(Options { envoy_modes, ..options("grpc-description", config) }, START);
+    let mut client = Client::of(server.grpc);
+    let both = || vec![one("user", "ada"), hits(2, one("path", "/x"))];
+    let descriptors = json!([{"entries": ["user=ada"]}, {"entries": ["path=/x"], "hitsAddend": 2.0}]);
+    let merged = json!({
+        "owner": {"team": "payments", "size": 2.0, "sites": ["a", null]}, "is_open": true, "code": "5",
+    });
+    let expected = json!({"domain": "shop", "descriptors": descriptors, "metadata": merged});
+    assert_eq!(metadata(&client.ask(both())), expected);
+    let denied = client.ask(both());
+    assert_eq!(shown(&denied), "OVER: OVER/0 OK/7");
+    let rest = json!({"owner": {"team": "other", "sites": ["a", null]}, "is_open": "maybe", "code": "5"});
+    let expected = json!({"domain": "shop", "descriptors": descriptors, "metadata": rest});
+    assert_eq!(metadata(&denied), expected, "only rules that admit");
+
+    let model = |backend: &str| RateLimitDescriptor {
+        entries: [one("backend_name", backend), one("model_name_override", "m")]
+            .map(|one| one.entries)
+            .concat(),
+        ..RateLimitDescriptor::default()
+    };
+    let target = |backend: &str| json!({"backend_name": backend, "model_name_override": "m"});
+    let answer = client.ask(vec![model("a"), model("a"), model("b")]);
+    assert_eq!(shown(&answer), "OK: OK/0 OVER/0 OK/0");
+    let described = metadata(&answer);
+    assert_eq!(described["passedBackends"], json!([target("b")]), "{described}");
+    assert_eq!(described["descriptors"][0], json!({"entries": ["backend_name=a", "model_name_override=m"]}));
+    assert_eq!(
+        metadata(&client.ask(vec![model("c"), one("free", "x")]))["passedBackends"],
+        json!([target("c")])
+    );
+
+    let mut changed = one("free", "x");
+    changed.limit = Some(RateLimitOverride { requests_per_unit: 5, unit: RateLimitUnit::Day.into() });
+    let mut asked = request("elsewhere", vec![changed, one("free", "x")]);
+    asked.hits_addend = 3;
+    let free = json!({"entries": ["free=x"]});
+    let changed = json!({"entries": ["free=x"], "limit": "requests_per_unit:5 unit:DAY"});
+    assert_eq!(
+        metadata(&client.try_ask(asked).unwrap()),
+        json!({"domain": "elsewhere", "descriptors": [changed, free], "hitsAddend": 3.0})
+    );
 }
 
 #[test]

@@ -12,8 +12,9 @@ use envoy_types::pb::{
         },
         r#type::v3::RateLimitUnit,
     },
-    google::protobuf::{Duration, Struct, Value, value::Kind},
+    google::protobuf::{Duration, ListValue, Struct, Value, value::Kind},
 };
+use serde_json::{Map, Value as Json};
 
 use crate::envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit};
 
@@ -52,10 +53,7 @@ fn limit(limit: RateLimitOverride) -> Result<Override, Unanswered> {
 
 /// Converts an answer to a message.
 pub(super) fn response(answer: Answer) -> RateLimitResponse {
-    let text = |text| Value { kind: Some(Kind::StringValue(text)) };
-    let metadata = (!answer.metadata.is_empty()).then(|| Struct {
-        fields: answer.metadata.into_iter().map(|(name, value)| (name, text(value))).collect(),
-    });
+    let metadata = (!answer.metadata.is_empty()).then(|| fields(answer.metadata));
     let header = |(key, value): (Cow<'static, str>, String)| HeaderValue {
         key: key.into_owned(),
         value,
@@ -68,6 +66,22 @@ pub(super) fn response(answer: Answer) -> RateLimitResponse {
         dynamic_metadata: metadata,
         ..RateLimitResponse::default()
     }
+}
+
+fn fields(fields: Map<String, Json>) -> Struct {
+    Struct { fields: fields.into_iter().map(|(name, json)| (name, value(json))).collect() }
+}
+
+fn value(json: Json) -> Value {
+    let kind = match json {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(is_true) => Kind::BoolValue(is_true),
+        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Kind::StringValue(text),
+        Json::Array(items) => Kind::ListValue(ListValue { values: items.into_iter().map(value).collect() }),
+        Json::Object(map) => Kind::StructValue(fields(map)),
+    };
+    Value { kind: Some(kind) }
 }
 
 fn status(status: Status) -> DescriptorStatus {

@@ -146,8 +146,7 @@ fn respond(told: &Answer) -> Response<Body> {
         body.insert("responseHeadersToAdd".to_owned(), headers.collect());
     }
     if !told.metadata.is_empty() {
-        let metadata = told.metadata.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str())));
-        body.insert("dynamicMetadata".to_owned(), Value::Object(metadata.collect()));
+        body.insert("dynamicMetadata".to_owned(), told.metadata.clone().into());
     }
     let mut response = answer::json(&body);
     if told.is_over {

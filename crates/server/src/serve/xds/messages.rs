@@ -120,13 +120,8 @@ impl Descriptor {
             put("rate_limit", policy.json(options));
         }
         if !metadata.is_empty() {
-            // A value that has fields is shown as JSON.
-            let texts = metadata.into_iter().map(|(name, value)| {
-                let value = plain(value);
-                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                (name, Json::from(text))
-            });
-            put("metadata", texts.collect::<Map<_, _>>().into());
+            let values = metadata.into_iter().map(|(name, value)| (name, plain(value)));
+            put("metadata", values.collect::<Map<_, _>>().into());
         }
         if !self.descriptors.is_empty() {
             put("descriptors", all(self.descriptors).into());

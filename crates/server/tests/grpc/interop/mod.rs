@@ -20,6 +20,7 @@ mod differences;
 mod examples;
 mod gateway;
 mod grpcurl;
+mod metadata;
 mod random;
 mod theirs;
 
