@@ -145,7 +145,7 @@ fn interop_a_killed_token_server_is_replaced_and_no_unit_is_given_twice() {
         }
     }
     let of = |at: usize| sums.iter().map(|sums| sums[at]).sum::<u64>();
-    println!("{} answers OK, {} BLOCKED, {} others (none while the server was away)", of(2), of(3), of(4));
+    println!("{} answers OK, {} BLOCKED, {} others (most of them without a connection)", of(2), of(3), of(4));
     assert!(of(2) <= UNITS, "{} of {UNITS}", of(2));
     assert!(of(3) > 0, "the units were used up");
 }
