@@ -134,14 +134,20 @@ fetch_sentinel() { # fetch_sentinel DIRECTORY
         die "Sentinel needs a JDK and Maven: install default-jdk-headless and maven"
     again mvn -q -B -f scripts/sentinel/pom.xml dependency:copy-dependencies "-DoutputDirectory=$1/lib" >&2 ||
         die "Sentinel's jars cannot be fetched; see above"
-    javac -nowarn -d "$1/clock" scripts/sentinel/clock/com/alibaba/csp/sentinel/util/TimeUtil.java >&2
+    javac -nowarn -d "$1/clock" scripts/sentinel/clock/com/alibaba/csp/sentinel/util/TimeUtil.java scripts/sentinel/clock/clock/*.java >&2
+    local flow=com/alibaba/csp/sentinel/slots/block/flow core param
+    core=$(echo "$1"/lib/sentinel-core-*.jar)
+    param=$(echo "$1"/lib/sentinel-parameter-flow-control-*.jar)
+    java -cp "$1/clock" clock.Patch "$1/clock" "$core" $flow/controller/DefaultController \
+        "$core" $flow/controller/ThrottlingController "$core" $flow/controller/WarmUpRateLimiterController \
+        "$param" $flow/param/ParamFlowChecker >&2
     javac -nowarn -cp "$1/clock:$1/lib/*" -d "$1/classes" scripts/sentinel/*.java >&2
     cat >"$1/server" <<'END'
 #!/bin/sh
-# server CLASS ARGUMENT...: runs a class; Oracle has a clock of its own.
+# server CLASS ARGUMENT...: runs a class; Oracle and Scenarios use a manual clock.
 dir=$(dirname "$0")
 path="$dir/classes:$dir/lib/*"
-[ "$1" != Oracle ] || path="$dir/clock:$path"
+case "$1" in Oracle | Scenarios) path="$dir/clock:$path" ;; esac
 exec java -Dproject.name=shop -Dcsp.sentinel.log.dir="${TMPDIR:-/tmp}/tidegate-sentinel-logs" -cp "$path" "$@"
 END
     chmod +x "$1/server"
@@ -253,7 +259,7 @@ control-plane)
     echo "$program"
     ;;
 sentinel)
-    sources=$(cat scripts/sentinel/pom.xml scripts/sentinel/*.java scripts/servers.sh | sha256sum | cut -c 1-16)
+    sources=$(cat scripts/sentinel/pom.xml scripts/sentinel/*.java scripts/sentinel/clock/clock/*.java scripts/servers.sh | sha256sum | cut -c 1-16)
     provide "sentinel-$sources" fetch_sentinel
     echo "$program"
     ;;

@@ -104,6 +104,7 @@ sentinel() {
     TIDEGATE_SENTINEL=$(scripts/servers.sh sentinel)
     export TIDEGATE_SENTINEL
     tests "Sentinel's own decisions and client" -p tidegate-server --test sentinel -- --ignored interop --show-output
+    tests "a killed token server of Sentinel's clients" -p tidegate-cli --test sentinel_failover -- --ignored interop --show-output
 }
 
 # Debian's etcd, for rules from its keys.

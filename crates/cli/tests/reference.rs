@@ -191,7 +191,15 @@ fn metrics(page: &mut String) {
     fs::write(&cluster, flow).unwrap();
     let listeners = ["--grpc", "127.0.0.1:0", "--spoe", "127.0.0.1:0", "--sentinel-token", "127.0.0.1:0"];
     let (rules, cluster) = (rules.to_str().unwrap(), cluster.to_str().unwrap());
-    let sources = ["--rules", rules, "--sentinel-rules", cluster, "--envoy-xds", "http://127.0.0.1:1"];
+    let sources = [
+        "--rules",
+        rules,
+        "--sentinel-rules",
+        cluster,
+        "--envoy-xds",
+        "http://127.0.0.1:1",
+        "--sentinel-dashboard=127.0.0.1:0",
+    ];
     let server = Serving::with(&[&listeners[..], &sources].concat());
     for _ in 0..2 {
         server.post(r#"{"limit":"per-user","key":"alice"}"#);

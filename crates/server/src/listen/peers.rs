@@ -65,7 +65,7 @@ impl Drop for Peer {
 }
 
 /// One client is assumed to have all addresses of an IPv6 /64 network.
-fn subnet(address: IpAddr) -> IpAddr {
+pub(crate) fn subnet(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         v4 @ IpAddr::V4(_) => v4,

@@ -26,7 +26,7 @@ use crate::{
         strangers::Strangers,
     },
     observe::{
-        metrics::{ConnectionStats, Metrics, SentinelStats, SpoeStats},
+        metrics::{ConnectionStats, DashboardStats, Metrics, SentinelStats, SpoeStats},
         once_a_minute::OnceAMinute,
     },
     serve::{options::Options, start_error::StartError},
@@ -164,7 +164,11 @@ impl Listeners<'_> {
     }
 
     /// Takes heartbeats of programs with Sentinel.
-    pub async fn serve_dashboard(&mut self, flow: &Arc<Flow>) -> Result<(), StartError> {
+    pub async fn serve_dashboard(
+        &mut self,
+        flow: &Arc<Flow>,
+        metrics: &mut Metrics,
+    ) -> Result<(), StartError> {
         const NAME: &str = "sentinel-dashboard";
         let options = self.options;
         let Some((listener, address)) = self.listen(NAME, options.sentinel_dashboard.as_deref()).await?
@@ -172,12 +176,14 @@ impl Listeners<'_> {
             return Ok(());
         };
         let door = self.security.door_by_address(NAME, address)?;
-        let connections = self.accept(NAME, listener, options.max_connections, &Arc::default());
+        let stats = Arc::new(DashboardStats::default());
+        metrics.add_dashboard(Arc::clone(&stats));
+        let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
         let (flow, service) = (Arc::clone(flow), Arc::clone(self.service));
         let networks = options.sentinel_dashboard_networks.clone();
         let programs = Programs::new(flow, Arc::clone(&service), networks, self.stopped.clone());
         let refused = OnceAMinute::default();
-        let dashboard = Dashboard { programs: Arc::new(programs), door, service, refused };
+        let dashboard = Dashboard { programs: Arc::new(programs), door, service, refused, stats };
         self.serving.spawn(sentinel::serve_dashboard(connections, dashboard));
         Ok(())
     }

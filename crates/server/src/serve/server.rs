@@ -175,7 +175,7 @@ impl Server {
         listeners.serve_sentinel(&mut metrics).await?;
         let flow = Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() };
         let flow = Arc::new(flow);
-        listeners.serve_dashboard(&flow).await?;
+        listeners.serve_dashboard(&flow, &mut metrics).await?;
         // All addresses are bound before any is served.
         let http = listeners.listen("http", options.http.as_deref()).await?;
         let admin = listeners.listen("admin", options.admin.as_deref()).await?;

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tidegate_flow::{
-    Gate,
+    Gate, ManualTimer,
     rules::{FlowRule, Rules as GateRules},
     sentinel::{CommandApi, Commands},
 };
@@ -51,7 +51,10 @@ fn beat(server: &Running, fields: &str) -> (u16, String) {
 }
 
 fn request(server: &Running, head: &str, body: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(server.dashboard).unwrap();
+    request_over(TcpStream::connect(server.dashboard).unwrap(), head, body)
+}
+
+fn request_over(mut stream: TcpStream, head: &str, body: &str) -> (u16, String) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "{head}\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
@@ -235,4 +238,63 @@ fn a_program_without_heartbeats_is_not_asked_any_more() {
     });
     assert_eq!(beat(&server, &heartbeat).0, 200);
     asked.recv_timeout(PATIENCE).expect("a new heartbeat brings it back");
+}
+
+/// A connection from another address of this machine.
+fn connect_from(from: &str, to: SocketAddr) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        let stream = socket.connect(to).await.unwrap().into_std().unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream
+    })
+}
+
+#[test]
+fn made_up_programs_of_one_address_give_way_to_those_of_others() {
+    let server = Running::start(options());
+    let status = |from: &str, app: &str, port: u16| {
+        let fields = format!("app={app}&ip={from}&port={port}");
+        let head = format!("POST /registry/machine HTTP/1.1\r\nHost: x\r\nContent-Length: {}", fields.len());
+        request_over(connect_from(from, server.dashboard), &head, &fields)
+    };
+    for port in 1..=1_000 {
+        assert_eq!(status("127.0.0.9", "made-up", port).0, 200);
+    }
+    let (refused, why) = status("127.0.0.9", "made-up", 1_001);
+    assert!(refused == 503 && why.contains("1000 programs"), "{refused} {why}");
+    // An honest program has its place, and keeps it.
+    let (_gate, commands) = program(&server);
+    let instance = commands.address().to_string();
+    eventually("the program is shown", || app(&server, "shop")["instances"][0]["instance"] == *instance);
+    assert_eq!(status("127.0.0.9", "made-up", 1_001).0, 503);
+    assert_eq!(status("127.0.0.7", "other", 9).0, 200);
+    let metrics = server.get("/metrics").body;
+    let has = |line: &str| assert!(metrics.contains(line), "{line}: {metrics}");
+    has("tidegate_sentinel_dashboard_heartbeats_total{outcome=\"refused\"} 2");
+    has("tidegate_sentinel_dashboard_connections_accepted_total 1");
+}
+
+#[test]
+fn the_last_minute_of_a_program_is_shown_again_after_a_restart() {
+    let server = Running::start(options());
+    let address = server.dashboard.to_string();
+    let timer = ManualTimer::new(tidegate_core::Nanos::from_secs(1_700_000_000));
+    let gate = Gate::builder().timer(timer.clone()).build();
+    let db = gate.resource("db");
+    for _ in 0..7 {
+        drop(db.enter());
+    }
+    timer.advance(std::time::Duration::from_secs(40));
+    let _commands = gate.serve_commands(CommandApi::new("shop").port(0).dashboard(address.clone())).unwrap();
+    let passed = |server: &Running| {
+        let passed = app(server, "shop")["resources"][0]["minute"]["pass"].clone();
+        passed.as_array().into_iter().flatten().filter_map(Value::as_u64).sum::<u64>()
+    };
+    eventually("calls of 40 seconds ago are shown", || passed(&server) == 7);
+    server.stop();
+    let server = Running::start(Options { sentinel_dashboard: Some(address), ..options() });
+    eventually("the new server shows them", || passed(&server) == 7);
 }

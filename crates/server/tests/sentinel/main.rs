@@ -5,6 +5,7 @@ mod dashboard;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod interop;
+mod interop_library;
 
 use std::{
     fmt::Write as _,

@@ -75,9 +75,7 @@ impl Flow {
 pub(crate) enum ReportError {
     #[error("`{0}` must have 1 to {MAX_NAME} bytes, and no control characters")]
     Name(&'static str),
-    #[error(
-        "{MAX_INSTANCES} instances report already; one that stops reporting is forgotten after 5 minutes"
-    )]
+    #[error("{MAX_INSTANCES} instances report already; one that stops reporting gives way after 10 seconds")]
     TooMany,
 }
 
@@ -98,7 +96,10 @@ impl Reports {
         let name = (report.app.clone(), report.instance.clone());
         let is_known = instances.contains_key(&name);
         if !is_known && instances.len() >= MAX_INSTANCES {
-            return Err(ReportError::TooMany);
+            let silent = instances.iter().min_by_key(|(_, instance)| instance.seen);
+            let silent = silent.filter(|(_, instance)| now.saturating_since(instance.seen) >= GONE.into());
+            let name = silent.map(|(name, _)| name.clone()).ok_or(ReportError::TooMany)?;
+            instances.remove(&name);
         }
         let others: usize = instances
             .iter()

@@ -124,7 +124,12 @@ fn whatever_is_reported_memory_is_bounded_and_nothing_overflows() {
     }
     assert_eq!(reports.take(report("one more", 0, &json!([])), at(0)), Err(ReportError::TooMany));
     assert_eq!(reports.take(report("", 0, &json!([])), at(0)), Err(ReportError::Name("instance")));
-    assert_eq!(reports.take(report("one more", 0, &json!([])), at(300)), Ok(true));
+    // The one that was silent longest gives way, once it is gone.
+    reports.take(report("i0", 0, &json!([])), at(5)).unwrap();
+    assert_eq!(reports.take(report("one more", 0, &json!([])), at(9)), Err(ReportError::TooMany));
+    assert_eq!(reports.take(report("one more", 0, &json!([])), at(10)), Ok(true));
+    let names: Vec<String> = only(&reports, at(10)).instances.into_iter().map(|one| one.name).collect();
+    assert!(names.len() == MAX_INSTANCES && names.contains(&"i0".to_owned()));
 }
 
 #[test]

@@ -1,6 +1,11 @@
 //! Heartbeats, as Sentinel's programs send them to their dashboard.
 
-use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::IpAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -17,7 +22,7 @@ use crate::{
         access::{Door, Role, Shown},
         connections::{Accepted, Acceptor},
     },
-    observe::once_a_minute::OnceAMinute,
+    observe::{metrics::DashboardStats, once_a_minute::OnceAMinute},
 };
 
 /// How long a connection may take.
@@ -34,6 +39,7 @@ pub(crate) struct Dashboard {
     pub service: Arc<Service>,
     /// For the log line about a refused heartbeat.
     pub refused: OnceAMinute,
+    pub stats: Arc<DashboardStats>,
 }
 
 /// Serves until the acceptor stops, and then until each heartbeat under way is answered.
@@ -71,7 +77,9 @@ pub(crate) async fn serve(connections: Acceptor, dashboard: Dashboard) {
 
 impl Dashboard {
     async fn answer(&self, request: Request<Incoming>, from: IpAddr) -> Response<Full<Bytes>> {
-        let (status, text) = match self.take(request, from).await {
+        let taken = self.take(request, from).await;
+        self.stats.heartbeats[usize::from(taken.is_err())].fetch_add(1, Ordering::Relaxed);
+        let (status, text) = match taken {
             Ok(()) => (StatusCode::OK, "success".to_owned()),
             Err((status, why)) => {
                 if self.refused.is_due(self.service.now()) {

@@ -37,7 +37,7 @@ mod xds;
 #[cfg(feature = "grpc")]
 pub(crate) use self::grpc::GrpcStats;
 pub(crate) use self::http::HttpStats;
-pub(crate) use self::sentinel::SentinelStats;
+pub(crate) use self::sentinel::{DashboardStats, SentinelStats};
 pub(crate) use self::spoe::SpoeStats;
 #[cfg(feature = "grpc")]
 pub(crate) use self::xds::XdsStats;
@@ -172,6 +172,11 @@ impl Metrics {
     /// Adds the counters of the token server.
     pub fn add_sentinel(&mut self, stats: Arc<SentinelStats>) {
         self.add(Arc::new(sentinel::Counted(stats)));
+    }
+
+    /// Adds the counters of the listener for heartbeats.
+    pub fn add_dashboard(&mut self, stats: Arc<DashboardStats>) {
+        self.add(Arc::new(sentinel::Heartbeats(stats)));
     }
 
     /// All metrics in the text format of `OpenMetrics`.

@@ -21,6 +21,14 @@ pub(crate) struct SentinelStats {
     pub latency: Latency,
 }
 
+/// The counters of the listener for heartbeats.
+#[derive(Debug, Default)]
+pub(crate) struct DashboardStats {
+    pub connections: Arc<ConnectionStats>,
+    /// Heartbeats by outcome: taken, refused.
+    pub heartbeats: [AtomicU64; 2],
+}
+
 /// The types of requests, in the order of their codes; the last is that of all other codes.
 const TYPES: [&str; 4] = ["ping", "flow", "param_flow", "unknown"];
 /// How requests end, in the order of the codes of answers, which begin with -4.
@@ -59,5 +67,18 @@ impl Source for Counted {
         sink.family("sentinel_requests", help, Kind::Counter, &values)?;
         let help = "Seconds from a parsed request for tokens to its answer";
         sink.histogram("sentinel_request_seconds", help, &[(&[], stats.latency.read())])
+    }
+}
+
+/// Read at each scrape.
+pub(super) struct Heartbeats(pub Arc<DashboardStats>);
+
+impl Source for Heartbeats {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+        self.0.connections.tell(sink, "sentinel_dashboard", "heartbeat")?;
+        let [taken, refused] = self.0.heartbeats.each_ref().map(read);
+        let outcomes: [(Labels<'_>, u64); 2] =
+            [(&[("outcome", "taken")], taken), (&[("outcome", "refused")], refused)];
+        sink.family("sentinel_dashboard_heartbeats", "Heartbeats by outcome", Kind::Counter, &outcomes)
     }
 }

@@ -11,7 +11,8 @@ use super::{
 
 /// Seconds that are asked for again: the program writes the lines of a second one after another.
 const AGAIN: u64 = 2;
-/// Seconds that the first call asks for.
+/// Seconds that the first call asks for at least. It begins with the last minute, which the program has in its log: what a server that
+/// started again has not seen. After a call that failed, as one with too long an answer does, the next one asks for half as much.
 const FIRST: u64 = 6;
 /// Resources of one program.
 const MAX_RESOURCES: usize = 2_000;
@@ -20,6 +21,8 @@ const MAX_RESOURCES: usize = 2_000;
 pub(super) struct Metrics {
     /// How far the program's clock is ahead, in milliseconds.
     ahead: i128,
+    /// Seconds that the first call asks for.
+    first: u64,
     /// The program's current second.
     now: u64,
     /// The newest second of the program's metrics.
@@ -32,18 +35,24 @@ pub(super) struct Metrics {
 
 impl Metrics {
     pub fn new(ahead: i128) -> Self {
-        Self { ahead, now: 0, newest: None, known: BTreeMap::new(), seconds: BTreeMap::new() }
+        let first = MINUTE as u64;
+        Self { ahead, first, now: 0, newest: None, known: BTreeMap::new(), seconds: BTreeMap::new() }
     }
 
     /// Asks the program at this time of the server.
     pub async fn pull(&mut self, address: SocketAddr, now_ms: u64) -> Result<(), CallError> {
         let now = u64::try_from((i128::from(now_ms) + self.ahead) / 1_000).unwrap_or(0);
-        let first = self.newest.map_or(now.saturating_sub(FIRST), |newest| newest.saturating_sub(AGAIN - 1));
+        let first =
+            self.newest.map_or(now.saturating_sub(self.first), |newest| newest.saturating_sub(AGAIN - 1));
         let form = Serializer::new(String::new())
             .append_pair("startTime", &first.saturating_mul(1_000).to_string())
             .append_pair("endTime", &now.saturating_add(MINUTE as u64).saturating_mul(1_000).to_string())
             .finish();
-        let text = call(address, "metric", form, false).await?;
+        let answer = call(address, "metric", form, false).await;
+        if answer.is_err() {
+            self.first = (self.first / 2).max(FIRST);
+        }
+        let text = answer?;
         self.take(&text, now);
         Ok(())
     }

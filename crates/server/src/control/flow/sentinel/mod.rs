@@ -17,7 +17,10 @@ mod rules;
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,7 +32,7 @@ use tokio::{
 };
 
 use super::{Flow, Report, is_name};
-use crate::decide::service::Service;
+use crate::{decide::service::Service, listen::peers::subnet};
 use metrics::Metrics;
 use rules::RuleSync;
 
@@ -64,7 +67,9 @@ pub(crate) enum HeartbeatError {
          --sentinel-dashboard-networks"
     )]
     Foreign { from: IpAddr, named: IpAddr },
-    #[error("{MAX_PROGRAMS} programs send heartbeats already")]
+    #[error(
+        "{MAX_PROGRAMS} programs send heartbeats already, and no other address has more of them than this one"
+    )]
     TooMany,
 }
 
@@ -89,12 +94,24 @@ impl Heartbeat {
     }
 }
 
+/// A program whose heartbeats came lately.
+struct Known {
+    heard: Nanos,
+    /// The network that sent the newest.
+    from: IpAddr,
+    /// The number of the task that asks it.
+    task: u64,
+}
+
+type Name = (String, SocketAddr);
+
 /// The programs whose heartbeats came lately.
 pub(crate) struct Programs {
     flow: Arc<Flow>,
     service: Arc<Service>,
     networks: Vec<IpNet>,
-    known: Mutex<HashMap<(String, SocketAddr), Nanos>>,
+    known: Mutex<HashMap<Name, Known>>,
+    tasks: AtomicU64,
     calls: Semaphore,
     stopped: watch::Receiver<bool>,
 }
@@ -107,7 +124,7 @@ impl Programs {
         stopped: watch::Receiver<bool>,
     ) -> Self {
         let calls = Semaphore::new(MAX_CALLS);
-        Self { flow, service, networks, known: Mutex::default(), calls, stopped }
+        Self { flow, service, networks, known: Mutex::default(), tasks: AtomicU64::default(), calls, stopped }
     }
 
     /// Takes the heartbeat of a client. The program is asked from then on, until its heartbeats end.
@@ -119,21 +136,25 @@ impl Programs {
         }
         let (name, now) = ((app, SocketAddr::new(named, port)), self.service.now());
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(heard) = known.get_mut(&name) {
-            *heard = now;
+        let from = subnet(from);
+        if let Some(program) = known.get_mut(&name) {
+            (program.heard, program.from) = (now, from);
             return Ok(());
         }
         if known.len() >= MAX_PROGRAMS {
-            return Err(HeartbeatError::TooMany);
+            let name = must_give_way(&known, from).ok_or(HeartbeatError::TooMany)?;
+            known.remove(&name);
         }
-        known.insert(name.clone(), now);
+        // Relaxed: the lock orders it.
+        let task = self.tasks.fetch_add(1, Ordering::Relaxed);
+        known.insert(name.clone(), Known { heard: now, from, task });
         let ahead = at_ms.map_or(0, |ms| i128::from(ms) - i128::from(now.get() / 1_000_000));
-        tokio::spawn(Arc::clone(self).follow(name, ahead));
+        tokio::spawn(Arc::clone(self).follow(name, task, ahead));
         Ok(())
     }
 
     /// Asks one program until its heartbeats end or the server stops. Its clock is `ahead` milliseconds of the server's.
-    async fn follow(self: Arc<Self>, name: (String, SocketAddr), ahead: i128) {
+    async fn follow(self: Arc<Self>, name: Name, task: u64, ahead: i128) {
         let (mut metrics, mut rules) = (Metrics::new(ahead), RuleSync::default());
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -141,7 +162,7 @@ impl Programs {
         let asking = async {
             for tick in 0_u32.. {
                 ticks.tick().await;
-                if self.is_gone(&name) {
+                if self.is_gone(&name, task) {
                     return;
                 }
                 self.ask(&name, &mut metrics, &mut rules, tick.is_multiple_of(RULES_EVERY)).await;
@@ -154,25 +175,20 @@ impl Programs {
         }
     }
 
-    /// Forgets a program whose heartbeats ended.
-    fn is_gone(&self, name: &(String, SocketAddr)) -> bool {
+    /// Forgets a program whose heartbeats ended. It is also gone if it gave way, even if another task asks it since then.
+    fn is_gone(&self, name: &Name, task: u64) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.service.now();
-        let is_there = known.get(name).is_some_and(|heard| now.saturating_since(*heard) < GONE.into());
-        if !is_there {
+        let Some(program) = known.get(name).filter(|program| program.task == task) else { return true };
+        let is_gone = now.saturating_since(program.heard) >= GONE.into();
+        if is_gone {
             known.remove(name);
         }
-        !is_there
+        is_gone
     }
 
     /// Asks a program for its metrics, which become a report, and sometimes compares its rules.
-    async fn ask(
-        &self,
-        name: &(String, SocketAddr),
-        metrics: &mut Metrics,
-        rules: &mut RuleSync,
-        compares: bool,
-    ) {
+    async fn ask(&self, name: &Name, metrics: &mut Metrics, rules: &mut RuleSync, compares: bool) {
         let (app, address) = name;
         // The semaphore is never closed.
         let Ok(_call) = self.calls.acquire().await else { return };
@@ -200,4 +216,18 @@ impl Programs {
             tracing::debug!(app, %address, %error, "metrics find no room");
         }
     }
+}
+
+/// The program that gives way to one from this network: of the network with the most programs, the one that was silent longest. `None` if
+/// no network would still have at least as many as the newcomer's.
+fn must_give_way(known: &HashMap<Name, Known>, from: IpAddr) -> Option<Name> {
+    let mut programs: HashMap<IpAddr, usize> = HashMap::new();
+    for program in known.values() {
+        *programs.entry(program.from).or_default() += 1;
+    }
+    let own = programs.get(&from).copied().unwrap_or(0);
+    let (largest, _) =
+        programs.into_iter().filter(|(_, most)| *most > own + 1).max_by_key(|(_, most)| *most)?;
+    let of_largest = known.iter().filter(|(_, program)| program.from == largest);
+    of_largest.min_by_key(|(_, program)| program.heard).map(|(name, _)| name.clone())
 }
