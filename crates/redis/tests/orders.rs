@@ -75,6 +75,44 @@ async fn many_orders_are_fetched_once_and_a_change_costs_one() {
     assert!(fetched() - before < 60, "{} calls", fetched() - before);
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes"]
+async fn a_million_tenants_plans_reach_a_new_node() {
+    const PLANS: usize = 1_000_000;
+    let resident = || -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|line| line.split_whitespace().next()?.parse().ok()).expect("it has a size")
+    };
+    let server = Server::start(&[]);
+    let one = open(&server.address());
+    let givers = (0..64).map(|giver| {
+        let one = one.clone();
+        tokio::spawn(async move {
+            for at in (giver..PLANS).step_by(64) {
+                let plan = format!("{}/1m", 1 + at % 100);
+                one.order("plans", format!("tenant-{at}").as_bytes(), Order::Override(&plan), None)
+                    .await
+                    .expect("it is up");
+            }
+        })
+    });
+    for giver in givers.collect::<Vec<_>>() {
+        giver.await.expect("it does not panic");
+    }
+    let before = resident();
+    let two = open(&server.address());
+    let there = two.orders("plans");
+    eventually("all are there", || there.list(OrderKind::Override, 1).0 == PLANS);
+    let each = (resident() - before) * 1024 / PLANS;
+    println!("a node needs {each} bytes for a plan");
+    assert!(each < 300, "{each} bytes");
+    assert_eq!(there.override_of(b"tenant-999999").as_deref(), Some("100/1m"));
+    one.order("plans", b"tenant-7", Order::Override("10/1h"), None).await.expect("it is up");
+    eventually("a change is there", || there.override_of(b"tenant-7").as_deref() == Some("10/1h"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn orders_end_by_the_clock_of_the_store() {
     let server = Server::with_clock();

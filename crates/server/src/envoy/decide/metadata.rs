@@ -75,8 +75,8 @@ impl DescriptorService {
         let (mut metadata, mut backends) = (Map::new(), Vec::new());
         for ((place, status), descriptor) in asked() {
             let group = Group::of(descriptor);
-            let is_left = !status.is_over && !(is_quota(place) && used_up[&group]);
-            if matches!(place, Place::Unlimited(_)) || !is_left {
+            let is_over = status.is_over || (is_quota(place) && used_up[&group]);
+            if matches!(place, Place::Unlimited(_)) || is_over {
                 continue;
             }
             if let Place::Limited(found) = place

@@ -22,32 +22,20 @@ fn at(ms: u64, resource: &str, units: u64, rest: &str) -> String {
 
 const PLAIN: &str = "out false - - -";
 
-fn rows() -> Vec<Row> {
-    let row = |id, script, theirs: &[Decision], ours: &[Decision]| Row {
-        id,
-        script,
-        theirs: theirs.to_vec(),
-        ours: ours.to_vec(),
-    };
+fn row(id: &'static str, script: String, theirs: &[Decision], ours: &[Decision]) -> Row {
+    Row { id, script, theirs: theirs.to_vec(), ours: ours.to_vec() }
+}
+
+fn rows_of_flow_rules() -> Vec<Row> {
     let throttle = r#"rules flow [{"resource":"a","count":10,"controlBehavior":2,"maxQueueingTimeMs":5000}]"#;
     let slow = r#"{"resource":"a","count":1,"controlBehavior":2,"maxQueueingTimeMs":5000}"#;
     let related = r#"{"resource":"b","count":1,"strategy":1,"refResource":"a"}"#;
-    let value = "out false - - u";
     vec![
         row(
             "above-threshold",
             format!("{throttle}\n{}", at(0, "a", 11, PLAIN)),
             &[Pass(0)],
             &[Block("Flow")],
-        ),
-        row(
-            "zero-units",
-            format!(
-                "rules paramFlow [{{\"resource\":\"a\",\"paramIdx\":0,\"count\":0}}]\n{}",
-                at(0, "a", 0, value)
-            ),
-            &[Block("ParamFlow")],
-            &[Pass(0)],
         ),
         row(
             "throttle-wait",
@@ -59,6 +47,85 @@ fn rows() -> Vec<Row> {
             ),
             &[Pass(0), Pass(999_000_000), Block("Flow")],
             &[Pass(0), Pass(999_000_000), Pass(0)],
+        ),
+        row(
+            "rounding",
+            {
+                let calls: String = (0..4)
+                    .map(|call| at(0, "a", 1, PLAIN).replacen("enter 0", &format!("enter {call}"), 1))
+                    .collect();
+                format!(
+                    "rules flow [{{\"resource\":\"a\",\"count\":3,\"controlBehavior\":2,\"maxQueueingTimeMs\":1000}}]\n{calls}"
+                )
+            },
+            &[Pass(0), Pass(333_333_333), Pass(666_666_666), Pass(999_999_999)],
+            &[Pass(0), Pass(333_333_334), Pass(666_666_668), Block("Flow")],
+        ),
+        row(
+            "no-queueing-time",
+            format!(
+                "rules flow [{{\"resource\":\"a\",\"count\":1,\"controlBehavior\":2,\"maxQueueingTimeMs\":0}}]\n{}{}",
+                at(0, "a", 1, PLAIN),
+                at(1, "a", 1, PLAIN)
+            ),
+            &[Pass(0), Pass(0)],
+            &[Pass(0), Block("Flow")],
+        ),
+        row(
+            "warm-up-rounding",
+            {
+                let calls: String = (0..10).chain(1_500..1_515).map(|ms| at(ms, "a", 1, PLAIN)).collect();
+                format!(
+                    "rules flow [{{\"resource\":\"a\",\"count\":40,\"controlBehavior\":1,\"warmUpPeriodSec\":3}}]\n{calls}"
+                )
+            },
+            &[[Pass(0); 24].as_slice(), &[Block("Flow")]].concat(),
+            &[Pass(0); 25],
+        ),
+        row(
+            "threads",
+            {
+                let calls: String = (0..7).map(|ms| at(ms, "a", 5, PLAIN)).collect();
+                format!("rules flow [{{\"resource\":\"a\",\"count\":10,\"grade\":0}}]\n{calls}")
+            },
+            &[Pass(0), Pass(0), Pass(0), Pass(0), Pass(0), Pass(0), Block("Flow")],
+            &[Pass(0), Pass(0), Block("Flow"), Block("Flow"), Block("Flow"), Block("Flow"), Block("Flow")],
+        ),
+        row(
+            "reload",
+            format!(
+                "rules flow [{slow}]\n{}{}rules flow [{slow},{related}]\n{}",
+                at(0, "a", 1, PLAIN),
+                at(1, "a", 1, PLAIN),
+                at(2, "a", 1, PLAIN)
+            ),
+            &[Pass(0), Pass(SECOND - 1_000_000), Pass(0)],
+            &[Pass(0), Pass(SECOND - 1_000_000), Pass(2 * SECOND - 2_000_000)],
+        ),
+        row(
+            "no-origin",
+            format!(
+                "rules flow [{{\"resource\":\"a\",\"count\":1,\"limitApp\":\"other\"}}]\n{}{}",
+                at(0, "a", 1, PLAIN),
+                at(1, "a", 1, PLAIN)
+            ),
+            &[Pass(0), Pass(0)],
+            &[Pass(0), Block("Flow")],
+        ),
+    ]
+}
+
+fn rows_of_other_rules() -> Vec<Row> {
+    let value = "out false - - u";
+    vec![
+        row(
+            "zero-units",
+            format!(
+                "rules paramFlow [{{\"resource\":\"a\",\"paramIdx\":0,\"count\":0}}]\n{}",
+                at(0, "a", 0, value)
+            ),
+            &[Block("ParamFlow")],
+            &[Pass(0)],
         ),
         row(
             "given-back",
@@ -86,33 +153,11 @@ fn rows() -> Vec<Row> {
             "error-ratio",
             {
                 let rule = r#"rules degrade [{"resource":"a","grade":1,"count":1.0,"timeWindow":5,"minRequestAmount":5}]"#;
-                let calls: String = (0..6)
-                    .map(|ms| format!("at {}\nenter {ms} a 1 {PLAIN}\nexit {ms} failed\n", BEGIN + ms))
-                    .collect();
-                format!("{rule}\n{calls}{}", at(10, "a", 1, PLAIN))
+                let call = |ms| format!("{}exit {ms} failed\n", at(ms, "a", 1, PLAIN));
+                format!("{rule}\n{}{}", (0..6).map(call).collect::<String>(), at(10, "a", 1, PLAIN))
             },
             &[Pass(0); 7],
             &[Pass(0), Pass(0), Pass(0), Pass(0), Pass(0), Block("Degrade"), Block("Degrade")],
-        ),
-        row(
-            "threads",
-            {
-                let calls: String = (0..7).map(|ms| at(ms, "a", 5, PLAIN)).collect();
-                format!("rules flow [{{\"resource\":\"a\",\"count\":10,\"grade\":0}}]\n{calls}")
-            },
-            &[Pass(0), Pass(0), Pass(0), Pass(0), Pass(0), Pass(0), Block("Flow")],
-            &[Pass(0), Pass(0), Block("Flow"), Block("Flow"), Block("Flow"), Block("Flow"), Block("Flow")],
-        ),
-        row(
-            "reload",
-            format!(
-                "rules flow [{slow}]\n{}{}rules flow [{slow},{related}]\n{}",
-                at(0, "a", 1, PLAIN),
-                at(1, "a", 1, PLAIN),
-                at(2, "a", 1, PLAIN)
-            ),
-            &[Pass(0), Pass(SECOND - 1_000_000), Pass(0)],
-            &[Pass(0), Pass(SECOND - 1_000_000), Pass(2 * SECOND - 2_000_000)],
         ),
         row(
             "system-threads",
@@ -122,16 +167,6 @@ fn rows() -> Vec<Row> {
             },
             &[Pass(0), Pass(0), Pass(0), Pass(0), Block("System")],
             &[Pass(0), Pass(0), Pass(0), Block("System"), Block("System")],
-        ),
-        row(
-            "no-origin",
-            format!(
-                "rules flow [{{\"resource\":\"a\",\"count\":1,\"limitApp\":\"other\"}}]\n{}{}",
-                at(0, "a", 1, PLAIN),
-                at(1, "a", 1, PLAIN)
-            ),
-            &[Pass(0), Pass(0)],
-            &[Pass(0), Block("Flow")],
         ),
         row(
             "hot-renewal",
@@ -182,12 +217,15 @@ fn listed() -> BTreeSet<String> {
 #[test]
 #[ignore = "needs Sentinel: scripts/test.sh --interop"]
 fn each_row_of_the_differences_is_what_both_decide() {
-    let mut shown: BTreeSet<String> = rows().iter().map(|row| row.id.to_owned()).collect();
-    for Row { id, script, theirs: want_theirs, ours: want_ours } in rows() {
+    let mut shown = BTreeSet::new();
+    for Row { id, script, theirs: want_theirs, ours: want_ours } in
+        rows_of_flow_rules().into_iter().chain(rows_of_other_rules())
+    {
         let script = format!("begin\nat {BEGIN}\n{script}");
         assert_eq!(theirs(&script), want_theirs, "Sentinel's decisions for `{id}`\n{script}");
         assert_eq!(ours(&script), want_ours, "Tidegate's decisions for `{id}`\n{script}");
         assert_ne!(want_theirs, want_ours, "`{id}` is no difference");
+        shown.insert(id.to_owned());
     }
     shown.insert("prioritized".to_owned());
     prioritized_calls_exceed_the_threshold_with_sentinel();
