@@ -249,6 +249,12 @@ async function overview() {
     await context.close();
   }
   const { context, page, where } = await open('/', 1440, 'light');
+  await step('a shadow limit does not look as if it denied', async () => {
+    const row = page.locator('tr[data-row="limit search"]');
+    await expect(page, where, 'what the shadow limit would deny', async () => (await row.textContent()).includes('would be'));
+    await expect(page, where, 'that a limit denies', async () => (await page.locator('tr.hurts[data-row="limit logins"]').count()) === 1);
+    if ((await page.locator('tr.shadow[data-row="limit search"]').count()) !== 1) complain(where, 'the row of a shadow limit looks as if it denied');
+  });
   await step('focus and choice stay on their row', async () => {
     const name = 'tr[data-row="denied logins mallory%40example%2Ecom"]';
     await page.locator(`${name} select`).selectOption('1d');
@@ -405,6 +411,13 @@ async function edit() {
     );
     if (overflow > 0) complain(where, `${overflow} pixels are beside the screen after a try`);
     await audit(page, where);
+    // An edit makes it outdated.
+    const tried = await text.inputValue();
+    const heading = () => page.locator('#tried h2').first().textContent();
+    if ((await heading()) !== 'What the change would have denied') complain(where, `the try has the heading ${await heading()}`);
+    await text.fill(`${tried}# later\n`);
+    await expect(page, where, 'that the try is outdated', async () => (await heading()) === 'What an earlier text would have denied');
+    await text.fill(tried);
   });
   await step('save', async () => {
     await posts(page, '/v1/rules/save', async () => {
