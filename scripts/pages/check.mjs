@@ -347,7 +347,7 @@ async function edit() {
   await step('check a mistake', async () => {
     await expect(page, where, 'that nothing is wrong', async () => (await checked()).includes('as in the file'));
     await text.fill(before.replace('limit: 20/1m', 'limit: 20'));
-    await expect(page, where, 'the mistake', async () => (await checked()).includes('1 mistakes'));
+    await expect(page, where, 'the mistake', async () => (await checked()).includes('1 mistake'));
     await page.getByRole('button', { name: 'Line 3' }).click();
     const selected = await text.evaluate((area) => area.value.slice(area.selectionStart, area.selectionEnd));
     if (!selected.includes('name: logins')) complain(where, `the button leads to: ${selected}`);
@@ -357,7 +357,7 @@ async function edit() {
   const wrong = async (key) => (await page.locator(`#limit-${key}-wrong`).textContent()) ?? '';
   await step('a text that no parser follows', async () => {
     await text.fill(`limits:\n  - {name: a, limit: ${'['.repeat(50_000)}`);
-    await expect(page, where, 'the mistake', async () => (await checked()).includes('1 mistakes'));
+    await expect(page, where, 'the mistake', async () => (await checked()).includes('1 mistake'));
     if (await field('name').isEnabled()) complain(where, 'the form follows fifty thousand brackets');
     await text.fill(before);
     await expect(page, where, 'that nothing is wrong', async () => (await checked()).includes('as in the file'));

@@ -77,7 +77,7 @@ async function check() {
   }
   const wrong = answer.mistakes.length;
   const same = answer.diff === '';
-  checked.textContent = wrong > 0 ? `${wrong} mistakes` : `${answer.limits} limits, no mistakes${same ? ', as in the file' : ''}`;
+  checked.textContent = wrong > 0 ? `${wrong} mistake${wrong === 1 ? '' : 's'}` : `${answer.limits} limits, no mistakes${same ? ', as in the file' : ''}`;
   show(answer.mistakes);
   showAt(answer.mistakes);
   showDiff(answer.diff);
