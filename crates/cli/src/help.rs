@@ -51,6 +51,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
         &[
             "sentinel-token",
             "sentinel-rules",
+            "sentinel-sharing",
             "sentinel-max-qps",
             "sentinel-dashboard",
             "sentinel-dashboard-networks",

@@ -66,5 +66,5 @@ pub use serve::{
     state_file::StatePathError,
     xds::{XdsSource, XdsSourceError},
 };
-pub use tidegate_redis::Timeout;
+pub use tidegate_redis::{Mode, Timeout};
 pub use tidegate_tower::Vendor;

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use tidegate_core::parse_duration;
 use tidegate_flow::cgroup;
 use tidegate_server::{
-    Options, Timeout, TlsFiles, Vendor, XdsSource,
+    Mode, Options, Timeout, TlsFiles, Vendor, XdsSource,
     envoy::{AnswerFields, Consume, Modes},
     heavy, reservations,
     rules::parse_timeout,
@@ -92,6 +92,9 @@ pub struct Args {
     /// file without its ending (also without -flow-rules or -param-rules) is the namespace: the project.name of the programs.
     #[arg(long, value_name = "PATH", env = "TIDEGATE_SENTINEL_RULES")]
     pub(super) sentinel_rules: Option<PathBuf>,
+    /// How servers with --store share the cluster rules for all programs together (thresholdType 1)
+    #[arg(long, value_name = "MODE", env = "TIDEGATE_SENTINEL_SHARING", default_value = "exact")]
+    sentinel_sharing: SharingOption,
     /// How many requests for tokens each namespace may make in a second
     #[arg(long, value_name = "N", env = "TIDEGATE_SENTINEL_MAX_QPS", default_value_t = 30_000)]
     sentinel_max_qps: u32,
@@ -378,6 +381,15 @@ pub(super) enum LogFormat {
     Json,
 }
 
+/// How servers share a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SharingOption {
+    /// The store makes every decision
+    Exact,
+    /// Each server takes parts of the limit ahead and decides from them: never over
+    Leased,
+}
+
 /// How a denied request from Envoy is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ConsumeOption {
@@ -538,6 +550,7 @@ impl Args {
             sentinel_dashboard: on_port(&self.sentinel_dashboard, 8_858),
             sentinel_dashboard_networks: self.sentinel_dashboard_networks.clone(),
             sentinel_rules: self.sentinel_rules.clone(),
+            sentinel_sharing: (self.sentinel_sharing == SharingOption::Leased).then_some(Mode::Leased),
             sentinel_max_qps: self.sentinel_max_qps,
             envoy_config: self.envoy_config.clone(),
             envoy_consume: match self.envoy_consume {

@@ -3,7 +3,7 @@
 use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
-use tidegate_redis::Timeout;
+use tidegate_redis::{Mode, Timeout};
 use tidegate_tower::Vendor;
 
 use crate::{
@@ -57,6 +57,8 @@ pub struct Options {
     pub envoy_config: Option<PathBuf>,
     /// A file with Sentinel's cluster rules, or a directory with one for each namespace.
     pub sentinel_rules: Option<PathBuf>,
+    /// How servers with a store share Sentinel's cluster rules for all programs together; `None` for exact.
+    pub sentinel_sharing: Option<Mode>,
     /// The maximum number of requests for tokens that each namespace may make in a second.
     pub sentinel_max_qps: u32,
     /// The address for heartbeats of programs with Sentinel; `None` for none. They are shown with the programs that report, and get the
@@ -168,6 +170,7 @@ impl Default for Options {
             open_metrics: false,
             envoy_config: None,
             sentinel_rules: None,
+            sentinel_sharing: None,
             sentinel_max_qps: 30_000,
             sentinel_dashboard: None,
             sentinel_dashboard_networks: Vec::new(),

@@ -8,6 +8,7 @@ use std::{
 };
 
 use tidegate_config::file::Watch;
+use tidegate_redis::Mode;
 
 use crate::{
     envoy::{
@@ -29,6 +30,7 @@ pub(crate) struct Sources {
     pub merge_domains: bool,
     /// A file or a directory with Sentinel's cluster rules.
     pub sentinel: Option<PathBuf>,
+    pub sentinel_sharing: Option<Mode>,
     /// The configurations of Envoy's rate limit service that control planes send.
     pub discovered: Vec<Arc<Discovered>>,
 }
@@ -65,6 +67,7 @@ impl Sources {
             envoy: options.envoy_config.clone(),
             merge_domains: options.envoy_modes.merge_domains,
             sentinel: options.sentinel_rules.clone(),
+            sentinel_sharing: options.sentinel_sharing,
             discovered: options.envoy_xds.iter().map(|_| Arc::default()).collect(),
         }
     }
@@ -121,7 +124,10 @@ impl Sources {
         let cluster = self.sentinel.as_deref().map_or_else(
             || Ok(ClusterRules::default()),
             |path| {
-                let cluster = rules::load_cluster(path)?;
+                let mut cluster = rules::load_cluster(path)?;
+                for limit in cluster.limits.iter_mut().filter(|limit| !limit.sharing.unshared) {
+                    limit.sharing.mode = self.sentinel_sharing;
+                }
                 distinct(path, &cluster.limits, "a cluster rule's limit", taken)?;
                 let taken = config.as_ref().map(|config| config.limits.as_slice()).unwrap_or_default();
                 distinct(path, &cluster.limits, "a cluster rule's limit", taken).map(|()| cluster)

@@ -17,7 +17,7 @@ use std::{
 };
 
 use harness::{Running, replace, scratch};
-use tidegate_server::Options;
+use tidegate_server::{Mode, Options};
 
 const RULES: &str = r#"[
     {"resource":"all","count":10,"clusterMode":true,"clusterConfig":{"flowId":101,"thresholdType":1}},
@@ -331,14 +331,33 @@ mod over_a_store {
         (0..requests).filter(|_| ask(client) == 0).count()
     }
 
+    fn two_servers(name: &str, store: &Server, mode: Option<Mode>) -> [Running; 2] {
+        ["one", "two"].map(|which| {
+            let name = format!("sentinel-{name}-{which}");
+            let (options, file) = options(&name);
+            replace(&file, RULES);
+            let (store, name) = (Some(store.address()), Some(name));
+            Running::start(Options { store, name, sentinel_sharing: mode, ..options })
+        })
+    }
+
+    #[test]
+    fn servers_that_take_tokens_ahead_never_give_more_than_there_is() {
+        let store = Server::start(&[]);
+        let servers = two_servers("leased", &store, Some(Mode::Leased));
+        let asks = servers.each_ref().map(|server| {
+            let client = &mut Client::of_shop(server);
+            passed(client, 60, |client| client.ask(101, 1, false).0)
+        });
+        assert!(asks[0] > 0 && asks.iter().sum::<usize>() <= 36, "{asks:?}");
+        let shown = servers[0].get("/v1/limits").body;
+        assert!(shown.contains(r#""sharing":"leased""#), "{shown}");
+    }
+
     #[test]
     fn two_servers_never_give_more_than_there_is() {
         let store = Server::start(&[]);
-        let servers = ["sentinel-store-one", "sentinel-store-two"].map(|name| {
-            let (options, file) = options(name);
-            replace(&file, RULES);
-            Running::start(Options { store: Some(store.address()), name: Some(name.to_owned()), ..options })
-        });
+        let servers = two_servers("store", &store, None);
         let both = |ask: &(dyn Fn(&mut Client) -> i8 + Sync)| -> usize {
             thread::scope(|scope| {
                 let servers = servers.iter().flat_map(|server| [server; 2]);
