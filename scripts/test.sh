@@ -313,7 +313,12 @@ if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ ! -d scripts/pages/node_modules ]; then
 else
     stage "the dashboard in a browser" scripts/pages.sh
 fi
+benches() {
+    local manifest
+    for manifest in bench/*/Cargo.toml; do cargo check --quiet --locked --all-targets --manifest-path "$manifest"; done
+}
 if [ -n "${TIDEGATE_LONG:-}" ]; then
+    stage "the benches compile" benches
     flood=(--release -p tidegate-limiter --test flood)
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million
