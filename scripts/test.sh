@@ -322,6 +322,7 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     flood=(--release -p tidegate-limiter --test flood)
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million
+    tests "a million tenants' plans in a store" --release -p tidegate-redis --test orders -- --ignored
     stage "the fuzz targets on their inputs" scripts/fuzz.sh --replay
     tests "every longer history of a line" --release -p tidegate-limiter --test line_model -- --ignored
     tests "a million values of a hot parameter" --release -p tidegate-flow --test hot_params -- --ignored
