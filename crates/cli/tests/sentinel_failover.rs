@@ -77,6 +77,17 @@ impl Java {
         self.sums.recv_timeout(PATIENCE).unwrap()
     }
 
+    /// Waits until the token server does not answer. Returns the number of its answers.
+    fn unserved(&self) -> u64 {
+        let mut answers = None;
+        loop {
+            let sums = self.next();
+            if answers.replace(sums[2] + sums[3]) == Some(sums[2] + sums[3]) {
+                return sums[2] + sums[3];
+            }
+        }
+    }
+
     /// Waits for more answers of the token server than these. Returns the lines until then.
     fn served(&self, beyond: u64) -> Vec<[u64; 5]> {
         let mut lines = Vec::new();
@@ -128,7 +139,7 @@ fn interop_a_killed_token_server_is_replaced_and_no_unit_is_given_twice() {
     let before =
         programs.each_ref().map(|program| program.sums.try_iter().last().unwrap_or_else(|| program.next()));
     for (program, before) in programs.iter().zip(before) {
-        let away = program.served(before[2] + before[3] + 50);
+        let away = program.served(program.unserved());
         let (steps, last) = (away.len(), away.last().unwrap());
         let others = last[0] - before[0] - (last[2] - before[2]);
         println!(
