@@ -49,7 +49,7 @@ fn at_once(bytes: usize) -> usize {
 const MOST: u64 = 64 * 1024;
 /// The memory of the control group, in bytes.
 const ROOM: u64 = 512 << 20;
-const RULES: &str = "limits: [{name: a, limit: 1000000/1h}]\n";
+const RULES: &str = "limits: [{name: a, limit: 1000000000/1h, algorithm: token-bucket}]\n";
 /// Set in the server's process: the name of its directory.
 const SERVER: &str = "TIDEGATE_TEST_LARGEST";
 

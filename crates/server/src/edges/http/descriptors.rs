@@ -8,6 +8,7 @@ use axum::{
 };
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 
 use super::{
     answer, ask,
@@ -18,6 +19,11 @@ use crate::{
     envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit, decide::DescriptorService},
     listen::access::Rights,
 };
+
+/// Up to this length in bytes, a body is read at once.
+const SMALL: usize = 4 * 1024;
+/// The turn of a larger one.
+static LARGE: Semaphore = Semaphore::const_new(1);
 
 /// `RateLimitRequest`.
 #[derive(Deserialize)]
@@ -112,7 +118,14 @@ pub(super) async fn decide(
     body: &[u8],
     rights: Option<&Rights>,
 ) -> Result<Response<Body>, Refused> {
+    // Reading a body with hundreds of descriptors takes as long as thousands of decisions. So these take turns, and after each the
+    // thread looks for other requests.
+    let turn = if body.len() > SMALL { LARGE.acquire().await.ok() } else { None };
+    if turn.is_some() {
+        tokio::task::yield_now().await;
+    }
     let request = ask::read::<RequestBody>(body)?;
+    drop(turn);
     if rights.is_none_or(|rights| !rights.concern_domain(&request.domain)) {
         return Err(Problem::forbidden("the client may not ask for this domain").into());
     }
