@@ -1,6 +1,5 @@
 //! The pages of programs that link `tidegate::flow`: their applications, and the resources and rules of one.
 
-use axum::http::Uri;
 use maud::{Markup, html};
 use tidegate_flow::{
     rules::{AuthorityRule, FlowRule, HotParamRule, IsolationRule, Target},
@@ -15,17 +14,14 @@ use super::{
 };
 use crate::{
     control::flow::{AppSummary, InstanceSummary, ResourceSummary},
-    edges::http::{App, Viewer, query_fields},
+    edges::http::{App, Viewer},
 };
 
 /// Seconds in the charts.
 const RECENT: usize = 60;
 
-pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
-    let [name, resource] = query_fields(uri, ["app", "resource"])?;
-    if let (Some(app_name), Some(resource)) = (&name, &resource) {
-        return super::resource::page(app, app_name, resource);
-    }
+/// The page of an application, or of all.
+pub(super) fn page(app: &App, name: Option<String>, viewer: Viewer) -> Result<Markup, Missing> {
     let Some(name) = name else {
         return Ok(layout(
             "Flow",

@@ -32,7 +32,7 @@ use axum::{
 };
 use maud::Markup;
 
-use crate::edges::http::{App, QueryError, Viewer};
+use crate::edges::http::{App, QueryError, Viewer, query_fields};
 
 /// The content security policy: a browser may load only what this server sends.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -84,7 +84,11 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
         "/rules" => Ok(rules::page(&app, viewer).await),
         "/audit" => Ok(audit::page(&app)),
         "/servers" => Ok(servers::page(&app).await),
-        "/flow" => flow::page(&app, uri, viewer),
+        "/flow" => match query_fields(uri, ["app", "resource"]) {
+            Ok([Some(name), Some(of)]) => resource::page(&app, &name, &of),
+            Ok([name, _]) => flow::page(&app, name, viewer),
+            Err(error) => Err(error.into()),
+        },
         _ => return live::answer(app, uri, viewer),
     })
 }
