@@ -9,6 +9,7 @@
 //! Everything is bounded: applications, instances, resources, and the length of each name. An instance that has not reported for ten
 //! seconds is gone; after five minutes it is forgotten.
 
+mod limits;
 mod pushed;
 mod report;
 mod sentinel;
@@ -22,6 +23,7 @@ use std::{
 
 use tidegate_core::Nanos;
 
+pub(crate) use limits::{KnownLimits, Limits};
 pub use pushed::PushError;
 pub(crate) use pushed::Pushed;
 pub(crate) use report::{Own, Report, Rules};
@@ -55,6 +57,7 @@ pub(crate) struct Reports {
 pub(crate) struct Flow {
     pub reports: Reports,
     pub pushed: Pushed,
+    pub limits: KnownLimits,
 }
 
 impl Flow {

@@ -101,8 +101,9 @@ impl Pushed {
 
     /// The rules of an application, unless this is their version.
     pub fn newer(&self, app: &str, has: Option<&str>) -> Option<Rules> {
-        let Known { version, text } = self.of(app)?;
-        (has != Some(&*version)).then_some(Rules { version, text })
+        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let Known { version, text } = rules.get(app).filter(|known| has != Some(&*known.version))?;
+        Some(Rules { version: version.clone(), text: text.clone() })
     }
 
     /// The version and the text of an application's rules.
@@ -113,10 +114,6 @@ impl Pushed {
     /// The applications that have rules.
     pub fn apps(&self) -> Vec<String> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
-    }
-
-    fn of(&self, app: &str) -> Option<Known> {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner).get(app).cloned()
     }
 
     /// Gives an application these rules, and returns their version. May block: it writes a file.

@@ -1,11 +1,5 @@
 //! The pages of programs that link `tidegate::flow`: their applications, and the resources and rules of one.
 
-use maud::{Markup, html};
-use tidegate_flow::{
-    rules::{AuthorityRule, FlowRule, HotParamRule, IsolationRule, Target},
-    sources::yaml,
-};
-
 use super::{
     Missing,
     chart::{Pair, Size, chart},
@@ -13,9 +7,11 @@ use super::{
     shown,
 };
 use crate::{
-    control::flow::{AppSummary, InstanceSummary, ResourceSummary},
+    control::flow::{AppSummary, InstanceSummary, Limits, ResourceSummary},
     edges::http::{App, Viewer},
 };
+use maud::{Markup, html};
+use tidegate_flow::rules::Target;
 
 /// Seconds in the charts.
 const RECENT: usize = 60;
@@ -94,26 +90,8 @@ pub(super) fn in_force(app: &App, summary: &AppSummary) -> String {
 }
 
 /// The rules of an application by their resources, each with its kind and its limit.
-pub(super) fn limits(app: &App, summary: &AppSummary) -> Vec<(Target, String)> {
-    let rules = yaml::parse(&in_force(app, summary)).unwrap_or_default();
-    let mut all = Vec::new();
-    for rule in rules.flow {
-        let limit = FlowRule { id: None, ..rule.clone() };
-        all.push((rule.resource, format!("flow {limit}")));
-    }
-    for rule in rules.isolation {
-        let limit = IsolationRule { id: None, ..rule.clone() };
-        all.push((rule.resource, format!("isolation {limit}")));
-    }
-    for rule in rules.hot_params {
-        let limit = HotParamRule { id: None, ..rule.clone() };
-        all.push((rule.resource, format!("hot parameter {limit}")));
-    }
-    for rule in rules.authority {
-        let origins = AuthorityRule { id: None, ..rule.clone() };
-        all.push((rule.resource, format!("authority {origins}")));
-    }
-    all
+pub(super) fn limits(app: &App, summary: &AppSummary) -> Limits {
+    app.flow.limits.of(&summary.app, &in_force(app, summary))
 }
 
 fn all(apps: &[AppSummary]) -> Markup {

@@ -31,11 +31,8 @@ pub(super) fn changing(app: &App, name: &str, resource: &str) -> Result<Markup, 
     let summary = summary(app, name)?;
     let missing = || Missing(format!("no instance of `{name}` reports the resource `{resource}`"));
     let told = summary.resources.get(resource).ok_or_else(missing)?;
-    let limits: Vec<String> = limits(app, &summary)
-        .into_iter()
-        .filter(|(of, _)| of.covers(resource))
-        .map(|(_, limit)| limit)
-        .collect();
+    let limits = limits(app, &summary);
+    let limits = limits.iter().filter(|(of, _)| of.covers(resource)).map(|(_, limit)| limit);
     let mut instances = told.instances.clone();
     instances.sort_by_key(|(_, counts)| std::cmp::Reverse(counts[1]));
     let parts = |parts: &std::collections::BTreeMap<String, [u64; 3]>| {
@@ -45,7 +42,7 @@ pub(super) fn changing(app: &App, name: &str, resource: &str) -> Result<Markup, 
     };
     Ok(html! {
         ul class="facts" {
-            @for limit in &limits { li { (shown::text(limit)) } }
+            @for limit in limits { li { (shown::text(limit)) } }
             @for ((rule, state), count) in &told.breakers {
                 li class=[(state != "closed").then_some("bad")] { "breaker " (shown::text(rule)) ": " (state) ", " (count) " instances" }
             }
