@@ -112,12 +112,12 @@ proptest! {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Decide(u32),
-    Charge(u32),
+    Decide(u64),
+    Charge(u64),
     /// Settles the oldest reservation.
-    Settle(u32),
-    Reserve(u32),
-    Limit(u32),
+    Settle(u64),
+    Reserve(u64),
+    Limit(u64),
     /// Writes the state down as a debt and takes it from there.
     Forget,
 }
@@ -139,11 +139,11 @@ fn steps() -> impl Strategy<Value = Vec<(Move, Step)>> {
         1 => (0..3 * DAY).prop_map(Move::Back),
     ];
     let step = prop_oneof![
-        6 => (0_u32..6).prop_map(Step::Decide),
-        2 => (1_u32..20).prop_map(Step::Charge),
-        2 => (1_u32..6).prop_map(Step::Reserve),
-        2 => (0_u32..9).prop_map(Step::Settle),
-        1 => (1_u32..20).prop_map(Step::Limit),
+        6 => (0_u64..6).prop_map(Step::Decide),
+        2 => (1_u64..20).prop_map(Step::Charge),
+        2 => (1_u64..6).prop_map(Step::Reserve),
+        2 => (0_u64..9).prop_map(Step::Settle),
+        1 => (1_u64..20).prop_map(Step::Limit),
         1 => Just(Step::Forget),
     ];
     prop::collection::vec((moved, step), 1..60)
@@ -156,7 +156,7 @@ proptest! {
     #[test]
     fn every_call_counts_by_dates((calendar, dates) in calendars(), from in times(), steps in steps()) {
         let mut limit = 10;
-        let policy = |limit| Policy::from(FixedWindow::on_calendar(limit, calendar));
+        let policy = |limit| Policy::from(FixedWindow::new(Quota::per_second(limit)).on_calendar(calendar));
         let mut state = vec![0; 2];
         // The start of the period in which something was last taken, and its use. Time that goes back stays in it.
         let (mut now, mut newest, mut kept) = (from, 0, 0_u64);

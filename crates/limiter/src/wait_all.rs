@@ -215,7 +215,7 @@ fn enter<T: Timer>(
 ) -> Option<Arc<Ticket>> {
     let cost = (0..requests.len())
         .filter(|&other| states.of_state(other).first == at)
-        .fold(0, |sum: u32, other| sum.saturating_add(requests[other].cost()));
+        .fold(0, |sum: u64, other| sum.saturating_add(requests[other].cost()));
     let enters = is_denied && cost > 0;
     // Without a step, the announcement of the line would stay.
     let entered =

@@ -33,7 +33,7 @@ fn traffic() -> impl Strategy<Value = Vec<(u8, u64)>> {
 }
 
 fn quota() -> impl Strategy<Value = Quota> {
-    (0..150_u32, 5..60_u64)
+    (0..150_u64, 5..60_u64)
         .prop_map(|(limit, window)| Quota::new(limit, Duration::from_millis(window)).unwrap())
 }
 

@@ -49,7 +49,7 @@ fn traffic() -> impl Strategy<Value = Vec<Request>> {
 }
 
 fn quota() -> impl Strategy<Value = Quota> {
-    (0..7_u32, 10..40_u64)
+    (0..7_u64, 10..40_u64)
         .prop_map(|(limit, window)| Quota::new(limit, Duration::from_nanos(window)).unwrap())
 }
 

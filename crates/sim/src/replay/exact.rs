@@ -31,8 +31,7 @@ impl RecentTimes {
 
     /// Adds a cost at `now`, after [`count`](Self::count) has been asked for it.
     #[inline]
-    pub fn push(&mut self, now: u64, cost: u32) {
-        let cost = u64::from(cost);
+    pub fn push(&mut self, now: u64, cost: u64) {
         self.sum += cost;
         match self.times.back_mut() {
             Some((time, sum)) if *time == now => *sum += cost,
@@ -55,12 +54,12 @@ pub(super) struct ExactLog {
 }
 
 impl ExactLog {
-    pub fn new(limit: u32, window: u64) -> Self {
-        Self { limit: limit.into(), admitted: RecentTimes::new(window) }
+    pub fn new(limit: u64, window: u64) -> Self {
+        Self { limit, admitted: RecentTimes::new(window) }
     }
 
     #[inline]
-    pub fn admits(&mut self, now: u64, cost: u32) -> bool {
+    pub fn admits(&mut self, now: u64, cost: u64) -> bool {
         let fits = self.admitted.count(now) + u64::from(cost) <= self.limit;
         if fits {
             self.admitted.push(now, cost);

@@ -17,7 +17,7 @@ impl KeyState {
     }
 
     #[inline]
-    pub fn decide(&mut self, time: u64, cost: u32) -> Decision {
+    pub fn decide(&mut self, time: u64, cost: u64) -> Decision {
         self.policy.decide(&mut self.words, Nanos::new(time), cost)
     }
 

@@ -6,7 +6,7 @@ use super::{exact::RecentTimes, findings::Row, key_state::KeyState, trial::Candi
 #[derive(Debug, Default)]
 pub(crate) struct Stretch {
     /// The times and costs.
-    pub requests: Vec<(u64, u32)>,
+    pub requests: Vec<(u64, u64)>,
     /// The step of the timeline that contains each request.
     pub timeline_steps: Vec<u16>,
     /// Whether the exact log admitted each request.

@@ -207,7 +207,7 @@ fn write_bars(out: &mut impl Write, report: &Report) -> io::Result<()> {
         mark: None,
     });
     let worst = bars(&|findings, row| {
-        let limit = f64::from(findings.quota.limit().max(1));
+        let limit = findings.quota.limit().max(1) as f64;
         let class = if row.worst_window > u64::from(findings.quota.limit()) { "denied" } else { "admitted" };
         Bar {
             parts: vec![(class, row.worst_window as f64 / limit)],
