@@ -180,11 +180,11 @@ proptest! {
             let of = policy(limit);
             match step {
                 Step::Decide(cost) | Step::Reserve(cost) => {
-                    let fits = used + u64::from(cost) <= limit.into();
+                    let fits = used + cost <= limit;
                     let decision = of.decide(&mut state, at, cost);
                     prop_assert_eq!(decision.is_allowed(), fits, "{:?} at {} of {}", decision, now, used);
                     if fits {
-                        used += u64::from(cost);
+                        used += cost;
                         took = cost > 0;
                         let reset = if used == 0 { 0 } else { end - now };
                         prop_assert_eq!(decision.reset_after_nanos(), reset);
@@ -203,17 +203,17 @@ proptest! {
                 Step::Charge(cost) => {
                     of.charge(&mut state, at, cost);
                     took = true;
-                    used += u64::from(cost);
+                    used += cost;
                 }
                 Step::Settle(actual) if !reserved.is_empty() => {
                     let estimate = reserved.remove(0);
                     of.settle(&mut state, at, estimate, actual);
-                    let unused = u64::from(estimate.cost.saturating_sub(actual));
+                    let unused = estimate.cost.saturating_sub(actual);
                     // What was taken at a time before the newest period, because the clock went back, does not return.
                     if estimate.taken.get() >= newest {
                         used = used.saturating_sub(unused);
                     }
-                    let more = u64::from(actual.saturating_sub(estimate.cost));
+                    let more = actual.saturating_sub(estimate.cost);
                     used += more;
                     took = more > 0;
                 }
@@ -226,7 +226,7 @@ proptest! {
                 Step::Forget => {
                     let debt = of.debt(&state, at);
                     prop_assert_eq!(debt.is_some(), used > 0, "{:?} {:?}", debt, state);
-                    if let Some(debt) = debt.filter(|_| used <= limit.into()) {
+                    if let Some(debt) = debt.filter(|_| used <= limit) {
                         let mut rebuilt = vec![0; 2];
                         of.owe(&mut rebuilt, debt);
                         prop_assert_eq!(&rebuilt[1], &used);
@@ -238,7 +238,7 @@ proptest! {
                 (newest, kept) = (if took { newest.max(start) } else { newest }, used);
             }
             prop_assert!(of.accepts(&state));
-            prop_assert_eq!(u64::from(of.used(&state, at)), used, "{:?} at {}", state, now);
+            prop_assert_eq!(of.used(&state, at), used, "{:?} at {}", state, now);
         }
     }
 }

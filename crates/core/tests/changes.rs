@@ -234,7 +234,7 @@ proptest! {
             3 => WINDOW + WINDOW.div_ceil(7),
             4 => 2 * WINDOW,
             // Then it is as good as just used up, and the next token comes; the time is rounded up to 256 ns.
-            5 => WINDOW + WINDOW / u64::from(last) + 260,
+            5 => WINDOW + WINDOW / last + 260,
             _ => WINDOW,
         };
         prop_assert!(limit.admits(now + quiet, 1), "kind {}", kind);
@@ -253,14 +253,14 @@ proptest! {
             let live: u64 = admitted.iter().filter(|(at, _)| now - at < WINDOW).map(|(_, cost)| cost).sum();
             match step {
                 Step::Ask(cost) => {
-                    let fits = u64::from(live + cost) <= limit.policy.check(&limit.state, Nanos::new(now), 0).limit();
+                    let fits = (live + cost) <= limit.policy.check(&limit.state, Nanos::new(now), 0).limit();
                     if live <= 300 {
                         prop_assert_eq!(limit.admits(now, cost), fits);
                         if fits { admitted.push((now, cost)); }
                     }
                 }
                 // The times of entries that the smaller ring has no room for are lost, and those that no longer count are still in it.
-                Step::Change(to) if limit.state[0] & 0xF_FFFF > u64::from(to) + 300 => return Ok(()),
+                Step::Change(to) if limit.state[0] & 0xF_FFFF > to + 300 => return Ok(()),
                 Step::Change(to) => limit.change(log(to), now),
                 Step::GiveBack(_) => {}
             }

@@ -26,7 +26,7 @@ fn policies() -> impl Strategy<Value = (Policy, Quota, u64)> {
     (limits, 5_u64..200, 0_usize..8, 1_u32..12, 16_u64..300).prop_map(|(limit, ms, which, slots, burst)| {
         let quota = Quota::new(limit, Duration::from_millis(ms)).unwrap();
         let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
-        let limit = u64::from(limit);
+        let limit = limit;
         let (policy, bound): (Policy, u64) = match which {
             0 => (FixedWindow::new(quota).into(), 2 * limit),
             1 => (FixedWindow::new(quota).first_hit().into(), 2 * limit),
@@ -35,7 +35,7 @@ fn policies() -> impl Strategy<Value = (Policy, Quota, u64)> {
             4 => (sliding.into(), limit),
             5 => (sliding.balanced().into(), 2 * limit),
             6 => (Policy::sliding_counter(quota), 2 * limit),
-            _ => (TokenBucket::new(quota).burst(burst).unwrap().into(), limit + u64::from(burst)),
+            _ => (TokenBucket::new(quota).burst(burst).unwrap().into(), limit + burst),
         };
         (policy, quota, bound)
     })
@@ -108,9 +108,9 @@ fn run(terms: Terms, world: &World) -> Fleet {
 fn worst_window(admitted: &[(u64, u64)], window: u64) -> u64 {
     let (mut first, mut sum, mut worst) = (0, 0, 0);
     for &(time, cost) in admitted {
-        sum += u64::from(cost);
+        sum += cost;
         while time - admitted[first].0 >= window {
-            sum -= u64::from(admitted[first].1);
+            sum -= admitted[first].1;
             first += 1;
         }
         worst = worst.max(sum);
@@ -147,7 +147,7 @@ proptest! {
         // What a node that left had in its last report may be lost on the way, as what a dead one had is.
         let nodes = (world.nodes.len() + gone.count()) as u64;
         // Bounds of twice the limit are those of two windows that a true window touches, or of two counts.
-        let windows = if bound == 2 * u64::from(quota.limit()) { 2 } else { 1 };
+        let windows = if bound == 2 * quota.limit() { 2 } else { 1 };
         let most = bound + windows * nodes * u64::from(unreported);
         prop_assert!(worst_window(&fleet.admissions(), quota.window_nanos()) <= most);
     }

@@ -102,7 +102,7 @@ impl History {
                 2 * self.limit
             }
             Rule::Log { .. } | Rule::Slots { strict: true, .. } => self.limit,
-            Rule::Bucket { burst } => u64::from(burst) + self.limit,
+            Rule::Bucket { burst } => burst + self.limit,
             // Bounded in starts, which the test of the leaky bucket looks at, not in arrivals.
             Rule::Leaky { .. } => u64::MAX,
         }
@@ -115,7 +115,7 @@ fn any_policy() -> impl Strategy<Value = (Policy, Rule, Quota)> {
     (1_u64..12, windows, 0_usize..9, 1_u32..8, 1_u64..20).prop_map(|(limit, window, which, slots, burst)| {
         let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
         let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
-        let wait = u64::from(burst) * window / 7;
+        let wait = burst * window / 7;
         let (policy, rule): (Policy, Rule) = match which {
             0 => (FixedWindow::new(quota).into(), Rule::Fixed),
             1 => (FixedWindow::new(quota).first_hit().into(), Rule::FirstHit),
@@ -149,7 +149,7 @@ struct Run {
 
 impl Run {
     fn new((policy, rule, quota): (Policy, Rule, Quota), start: u64) -> Self {
-        let (limit, window) = (u64::from(quota.limit()), quota.window_nanos());
+        let (limit, window) = (quota.limit(), quota.window_nanos());
         let history = History { rule, limit, window, admitted: Vec::new() };
         Self { policy, state: vec![0; policy.words()], history, now: start }
     }
@@ -171,13 +171,13 @@ proptest! {
         let mut run = Run::new(which, start);
         for (gap, cost) in traffic {
             run.pass(gap);
-            let expected = run.history.admits(run.now, cost.into());
+            let expected = run.history.admits(run.now, cost);
             // Nothing here exceeds a limit but a leaky bucket's queue, which is as long as its maximum wait.
             let fits = expected || (cost == 0 && run.policy.name() != "leaky-bucket");
             let decision = run.policy.decide(&mut run.state, Nanos::new(run.now), cost);
             prop_assert_eq!(decision.is_allowed(), fits, "at {} cost {}", run.now, cost);
             if expected && cost > 0 {
-                run.history.admitted.push((run.now, cost.into()));
+                run.history.admitted.push((run.now, cost));
             }
         }
         prop_assert!(run.history.worst_window() <= run.history.bound());
@@ -186,7 +186,7 @@ proptest! {
     #[test]
     fn the_figures_of_a_decision_are_honest(which in any_policy(), start in 0_u64..5_000, traffic in traffic()) {
         let mut run = Run::new(which, start);
-        let bucket_burst = match run.history.rule { Rule::Bucket { burst } => u64::from(burst), _ => run.history.limit };
+        let bucket_burst = match run.history.rule { Rule::Bucket { burst } => burst, _ => run.history.limit };
         for (gap, cost) in traffic {
             run.pass(gap);
             let now = run.now;
@@ -196,7 +196,7 @@ proptest! {
                 prop_assert!(wait > 0 && run.allowed(now + wait, cost), "admitted after exactly retry_after");
                 prop_assert!(!run.allowed(now + wait - 1, cost), "and not one tick earlier");
             } else if decision.is_denied() {
-                prop_assert!(u64::from(cost) > bucket_burst, "only what can never fit has no retry_after");
+                prop_assert!(cost > bucket_burst, "only what can never fit has no retry_after");
             }
             let left = decision.remaining();
             prop_assert!(left == 0 || run.allowed(now, left), "remaining {} fits", left);

@@ -96,7 +96,7 @@ pub async fn wait_all<T: Timer>(
         if binding.retry_after().is_none() && !all.bound().is_some_and(|at| requests[at].is_in_flight()) {
             return Err(WaitAllError::Never(Box::new(all)));
         }
-        if all.bound().is_some_and(|at| u64::from(requests[at].cost()) > binding.limit()) {
+        if all.bound().is_some_and(|at| requests[at].cost() > binding.limit()) {
             return Err(WaitAllError::Never(Box::new(all)));
         }
         let wait = binding.retry_after().map_or(Nanos::ZERO, Nanos::from);

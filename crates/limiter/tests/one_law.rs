@@ -66,8 +66,8 @@ struct Known {
 
 impl Known {
     fn limit_is(&mut self, limit: u64, now: u64) {
-        if self.limits.last().is_none_or(|(_, last)| *last != u64::from(limit)) {
-            self.limits.push((now, limit.into()));
+        if self.limits.last().is_none_or(|(_, last)| *last != limit) {
+            self.limits.push((now, limit));
         }
     }
 
@@ -133,9 +133,9 @@ impl Known {
         }
         let at = random.below(self.used.len());
         let (taken, cost) = self.used[at];
-        let actual = random.next() % (cost as u64 + 1);
-        self.used[at].1 = actual.into();
-        Some((Estimate { cost: cost as u64, taken: Nanos::new(taken), place: self.places[at] }, actual))
+        let actual = random.next() % (cost + 1);
+        self.used[at].1 = actual;
+        Some((Estimate { cost: cost, taken: Nanos::new(taken), place: self.places[at] }, actual))
     }
 
     fn refund(&mut self, kind: Kind, now: u64, mut units: u64) {
@@ -163,7 +163,7 @@ struct Random(u64);
 impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u64
+        (self.0 >> 33)
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -321,7 +321,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
                 let known = known.entry(key).or_default();
                 let units = if known.may_refund(kind) { units } else { 0 };
                 limiter.refund_at(key, units, now);
-                known.refund(kind, now.get(), units.into());
+                known.refund(kind, now.get(), units);
                 Step::Refund(key, units)
             }
             _ => {
@@ -336,7 +336,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
         }
         if admitted > 0 {
             let known = known.entry(key).or_default();
-            known.used.push((start.get(), admitted.into()));
+            known.used.push((start.get(), admitted));
             known.places.truncate(known.used.len() - 1);
             known.places.push(place);
             *checked += 1;
@@ -367,7 +367,7 @@ fn a_limiter_without_keys_keeps_the_law() {
                         history.push(Step::Acquire("", cost, decision.is_allowed()));
                         if decision.is_allowed() {
                             let start = now.saturating_add(decision.delay().into());
-                            known.used.push((start.get(), cost.into()));
+                            known.used.push((start.get(), cost));
                             known.places.truncate(known.used.len() - 1);
                             known.places.push(place);
                             if let Err(over) = known.check(kind, now.get()) {
@@ -402,7 +402,7 @@ fn a_limiter_without_keys_keeps_the_law() {
                         let units = 1 + random.below(used.max(1) as usize) as u64;
                         let units = if known.may_refund(kind) { units } else { 0 };
                         limiter.refund_at(units, now);
-                        known.refund(kind, now.get(), units.into());
+                        known.refund(kind, now.get(), units);
                         history.push(Step::Refund("", units));
                     }
                     _ => {

@@ -135,7 +135,7 @@ impl Oracle {
     }
 
     fn units(&self, is_meant: impl Fn(Nanos) -> bool) -> u64 {
-        self.admitted.iter().filter(|some| is_meant(some.start)).map(|some| u64::from(some.cost)).sum()
+        self.admitted.iter().filter(|some| is_meant(some.start)).map(|some| some.cost).sum()
     }
 
     /// The highest limit that stood at some time that is meant, or later.
@@ -143,7 +143,7 @@ impl Oracle {
         let last = self.limits.last().map_or(0, |(_, limit)| *limit);
         // A limit stood until the next one came.
         let stood = self.limits.windows(2).filter(|two| is_meant(two[1].0)).map(|two| two[0].1);
-        stood.fold(last, u64::max).into()
+        stood.fold(last, u64::max)
     }
 
     fn check(&mut self, now: Nanos) -> Result<(), TestCaseError> {
@@ -178,7 +178,7 @@ impl Oracle {
                 self.admitted.sort_by_key(|some| some.start);
                 for two in self.admitted.windows(2) {
                     let most = self.highest(|at| at >= two[0].asked);
-                    let apart = u64::from(two[0].cost) * window / most;
+                    let apart = two[0].cost * window / most;
                     prop_assert!(two[1].start.saturating_since(two[0].start).get() >= apart, "{two:?}");
                 }
             }

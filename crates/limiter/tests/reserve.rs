@@ -82,11 +82,11 @@ proptest! {
             match step {
                 Step::Pass(by) => now += by,
                 Step::Acquire(cost) | Step::Reserve(cost) => {
-                    let fits = taken.used(kind, now) + u64::from(cost) <= 100;
+                    let fits = taken.used(kind, now) + cost <= 100;
                     prop_assert_eq!(keys.acquire_at("a", cost, time).is_allowed(), fits);
                     prop_assert_eq!(one.acquire_at(cost, time).is_allowed(), fits);
                     if fits {
-                        taken.0.push((now, cost.into()));
+                        taken.0.push((now, cost));
                         if matches!(step, Step::Reserve(_)) {
                             open.push((taken.0.len() - 1, Estimate { cost, taken: time, place: keys.place("a") }));
                         }
@@ -97,7 +97,7 @@ proptest! {
                     let actual = estimate.cost * eighths / 8;
                     keys.settle_at("a", estimate, actual, time);
                     one.settle_at(estimate, actual, time);
-                    taken.0[index].1 = actual.into();
+                    taken.0[index].1 = actual;
                 }
                 Step::Settle(..) => {}
             }

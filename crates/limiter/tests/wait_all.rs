@@ -203,7 +203,7 @@ fn no_window_ever_has_more_than_its_limit() {
         let mut waiting: Vec<(Vec<(usize, u64)>, Waiting<'_>)> = Vec::new();
         for _ in 0..400 {
             let count = 1 + next(3) as usize;
-            let parts: Vec<_> = (0..count).map(|part| (part, 1 + next(4) as u64)).collect();
+            let parts: Vec<_> = (0..count).map(|part| (part, 1 + next(4))).collect();
             let requests: Vec<_> =
                 parts.iter().map(|&(at, cost)| Request::unkeyed(&limits[at], cost)).collect();
             let now = timer.now();

@@ -71,7 +71,7 @@ fn oracle(requests: &[Request], quota: Quota, spec: &AlgorithmSpec) -> Row {
     let mut denied_keys = std::collections::BTreeSet::new();
     let mut row = Row::default();
     for (key, now) in ordered {
-        let exact = in_window(&exactly_admitted, key, now, window) < u64::from(quota.limit());
+        let exact = in_window(&exactly_admitted, key, now, window) < quota.limit();
         if exact {
             exactly_admitted.entry(key).or_default().push(now);
         }
@@ -136,7 +136,7 @@ proptest! {
         let findings = run(&trace(&requests), quota, 1);
         let log = findings.rows.iter().find(|row| row.algorithm == "sliding-log").unwrap();
         prop_assert_eq!((log.wrongly_admitted, log.wrongly_denied), (0, 0));
-        prop_assert!(log.worst_window <= u64::from(quota.limit()));
+        prop_assert!(log.worst_window <= quota.limit());
     }
 
     #[test]

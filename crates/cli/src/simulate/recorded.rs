@@ -119,8 +119,8 @@ pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), Si
 pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     let Recorded { recording, source } = recorded;
     let mut builder = TraceBuilder::with_costs(By::ip());
-    let costs = recording.events.iter().map(|event| event.cost);
-    if costs.fold(Some(0_u64), |sum, cost| sum?.checked_add(cost)).is_none() {
+    let mut costs = recording.events.iter().map(|event| event.cost);
+    if costs.try_fold(0_u64, u64::checked_add).is_none() {
         return Err(SimulateError::CostsTooHigh);
     }
     let mut refunds = 0;

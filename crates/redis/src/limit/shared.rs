@@ -238,7 +238,7 @@ impl SharedLimit {
         let mut answer = key.with_bytes(|key| self.without_store(key, 0, error));
         let standing = answer.decision;
         let refused = matches!(answer.source, Source::Failed(_));
-        if !refused && standing.remaining() < cost.into() {
+        if !refused && standing.remaining() < cost {
             answer.decision = Decision::deny_for_good(standing.standing());
         }
         answer

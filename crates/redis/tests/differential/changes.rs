@@ -106,7 +106,7 @@ fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
     for turn in 0..STEPS / 10 {
         bench.now += bench.random.below(40);
         let plan = &plans[bench.random.below(5) as usize];
-        let cost = bench.random.below(12) as u64;
+        let cost = bench.random.below(12);
         let batch = Batch { keys: vec![b"key".to_vec()], costs: vec![cost], counts: vec![1] };
         let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
         let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(plan));
@@ -140,14 +140,14 @@ fn hold_to_the_law(of: impl Fn(u64) -> Policy, limits: &[u64], window: impl Fn(u
         for step in 0..100 {
             if step == 0 || bench.random.below(6) == 0 {
                 at = bench.random.below(plans.len() as u64) as usize;
-                in_force.push((bench.now, limits[at].into()));
+                in_force.push((bench.now, limits[at]));
             }
             bench.now += [0, 1, 1_000_000, 6_000_000, 20_000_000][bench.random.below(5) as usize];
             let plan = &plans[at];
             let cost = match bench.random.below(3) {
                 0 => 1,
                 1 => limits[at],
-                _ => 1 + bench.random.below(limits[at].into()) as u64,
+                _ => 1 + bench.random.below(limits[at]),
             };
             let batch = Batch { keys: key.clone(), costs: vec![cost], counts: vec![1] };
             let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
@@ -161,7 +161,7 @@ fn hold_to_the_law(of: impl Fn(u64) -> Policy, limits: &[u64], window: impl Fn(u
             if !is_allowed {
                 continue;
             }
-            admitted.push((bench.now, cost.into()));
+            admitted.push((bench.now, cost));
             let from = window(bench.now);
             let used: u64 = admitted.iter().filter(|(when, _)| *when >= from).map(|(_, units)| units).sum();
             let first = in_force.iter().rposition(|(since, _)| *since < from).unwrap_or(0);

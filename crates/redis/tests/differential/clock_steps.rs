@@ -27,11 +27,11 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             tidegate_core::Parameters::SlidingWindow { slot, .. } => (Some(slot / 1_000), 0),
             tidegate_core::Parameters::FixedWindow { .. } => (None, 0),
             tidegate_core::Parameters::TokenBucket { burst, step, parts } => {
-                (None, (u64::from(burst) * step).div_ceil(parts * 1_000))
+                (None, (burst * step).div_ceil(parts * 1_000))
             }
             tidegate_core::Parameters::LeakyBucket { limit, step, parts, max_wait } => {
                 let wait = max_wait.div_ceil(1_000);
-                (None, wait + u64::from(limit) * step / (parts * 1_000) + 1)
+                (None, wait + limit * step / (parts * 1_000) + 1)
             }
             other => panic!("{other:?} is no value"),
         };
@@ -149,7 +149,7 @@ fn log_entries_from_the_future_count_from_now_on() {
             }
             let at = bench.now;
             let counts = |&(time, _): &(u64, u64)| at - time < 60_000_000;
-            let cost = 1 + bench.random.below(u64::from(limit) / 2) as u64;
+            let cost = 1 + bench.random.below(limit / 2);
             let batch = Batch { keys: key.clone(), costs: vec![cost], counts: vec![1] };
             let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(&plan));
             let mut state = vec![0; policy.words()];

@@ -114,13 +114,13 @@ fn a_repeated_release_or_renewal_touches_no_other_holders_permits() {
                 let told = held.take(&costs);
                 for (name, cost) in told.into_iter().zip(costs) {
                     let Some(name) = name else {
-                        assert!(model.used(now, hold) + u64::from(cost) > limit.into(), "turn {turn}");
+                        assert!(model.used(now, hold) + cost > limit.into(), "turn {turn}");
                         continue;
                     };
                     model.expire(now, hold);
-                    assert!(model.used(now, hold) + u64::from(cost) <= limit.into(), "turn {turn}");
+                    assert!(model.used(now, hold) + cost <= limit.into(), "turn {turn}");
                     assert_eq!(name, model.moment(now), "turn {turn}");
-                    model.holders.push((name, name, cost.into()));
+                    model.holders.push((name, name, cost));
                     names.push(name);
                     taken += 1;
                 }

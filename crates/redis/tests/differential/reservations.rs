@@ -210,9 +210,9 @@ impl Model {
                         .iter()
                         .map(|&cost| match self.bench.random.below(4) {
                             0 => 0,
-                            1 => self.bench.random.below(u64::from(cost) + 1) as u64,
+                            1 => self.bench.random.below(cost + 1),
                             2 => cost,
-                            _ => cost + self.bench.random.below(30) as u64,
+                            _ => cost + self.bench.random.below(30),
                         })
                         .collect();
                     let reply = self.settle(recent, &actual, false);

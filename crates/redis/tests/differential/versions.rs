@@ -168,7 +168,7 @@ fn values_of_version_0_1_are_read_as_they_were_meant() {
         } else if terms.mode() != Mode::Exact {
             // A node goes on from it as well.
             bench.lease(&terms, &plan, &again, 1);
-            assert!(bench.decide(&plan, &again, 0).0.remaining() < plan.policy().limit().into(), "{policy}");
+            assert!(bench.decide(&plan, &again, 0).0.remaining() < plan.policy().limit(), "{policy}");
         }
         read.push(format!("{policy} {mode}"));
     }

@@ -79,7 +79,7 @@ impl<I: Iterator<Item = (u64, u64)>> Estimator<I> {
     #[inline]
     pub fn request(&mut self, now: u64, cost: u64) {
         while let Some((_, gone)) = self.leaving.next_if(|&(old, _)| now - old >= self.window) {
-            self.true_count -= u64::from(gone);
+            self.true_count -= gone;
         }
         self.true_count += cost;
         if now - self.start >= self.window {

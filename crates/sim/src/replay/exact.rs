@@ -60,7 +60,7 @@ impl ExactLog {
 
     #[inline]
     pub fn admits(&mut self, now: u64, cost: u64) -> bool {
-        let fits = self.admitted.count(now) + u64::from(cost) <= self.limit;
+        let fits = self.admitted.count(now) + cost <= self.limit;
         if fits {
             self.admitted.push(now, cost);
         }

@@ -43,7 +43,7 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
         let mut parts = vec![(0, 0); HeatMap::STEPS];
         let mut sum = 0;
         for (time, cost) in workload.costs(key.key) {
-            sum += u64::from(cost);
+            sum += cost;
             let (requests, denied) = &mut parts[part(timeline.stretch(time))];
             *requests += 1;
             *denied += u64::from(state.decide(time, cost).is_denied());

@@ -46,7 +46,7 @@ impl CandidateRun {
             }
             admitted += 1;
             self.row.wrongly_admitted += u64::from(!exact);
-            let in_window = self.admitted.count(time) + u64::from(cost);
+            let in_window = self.admitted.count(time) + cost;
             self.admitted.push(time, cost);
             self.row.worst_window = self.row.worst_window.max(in_window);
             if let Some(delays) = &mut self.row.delays {

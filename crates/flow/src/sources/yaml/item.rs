@@ -90,7 +90,7 @@ impl<'a> Item<'a> {
     pub(super) fn quota(&self, name: &str) -> Option<(u32, Duration)> {
         let node = self.fields.get(name)?;
         let refuse = |why: &dyn fmt::Display| {
-            self.complain(node.line, format!("`{name}` is {}: {why}", node.describe()))
+            self.complain(node.line, format!("`{name}` is {}: {why}", node.describe()));
         };
         let quota: Quota =
             node.text().unwrap_or_default().parse().map_err(|e: ParseQuotaError| refuse(&e)).ok()?;

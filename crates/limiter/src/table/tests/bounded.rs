@@ -102,7 +102,7 @@ fn up_to_the_bound_at_most_one_key_in_ten_thousand_is_evicted() {
             let _ = fixture.ask(&format!("user-{i}"), 1, Nanos::from_secs(7_200));
         }
         let stats = fixture.stats();
-        assert!(stats.evicted <= u64::from(max_keys / 10_000), "{}: {stats:?}", policy.name());
+        assert!(stats.evicted <= (max_keys / 10_000), "{}: {stats:?}", policy.name());
     }
 }
 
@@ -178,7 +178,7 @@ proptest! {
         let mut admitted: HashMap<u64, u64> = HashMap::new();
         for (key, cost) in requests {
             if fixture.ask(&key.to_string(), cost, now).is_allowed() {
-                *admitted.entry(key).or_default() += u64::from(cost);
+                *admitted.entry(key).or_default() += cost;
             }
         }
         let beyond: u64 = admitted.values().map(|&used| used.saturating_sub(3)).sum();
