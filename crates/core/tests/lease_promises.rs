@@ -26,7 +26,6 @@ fn policies() -> impl Strategy<Value = (Policy, Quota, u64)> {
     (limits, 5_u64..200, 0_usize..8, 1_u32..12, 16_u64..300).prop_map(|(limit, ms, which, slots, burst)| {
         let quota = Quota::new(limit, Duration::from_millis(ms)).unwrap();
         let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
-        let limit = limit;
         let (policy, bound): (Policy, u64) = match which {
             0 => (FixedWindow::new(quota).into(), 2 * limit),
             1 => (FixedWindow::new(quota).first_hit().into(), 2 * limit),

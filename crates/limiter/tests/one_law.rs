@@ -135,7 +135,7 @@ impl Known {
         let (taken, cost) = self.used[at];
         let actual = random.next() % (cost + 1);
         self.used[at].1 = actual;
-        Some((Estimate { cost: cost, taken: Nanos::new(taken), place: self.places[at] }, actual))
+        Some((Estimate { cost, taken: Nanos::new(taken), place: self.places[at] }, actual))
     }
 
     fn refund(&mut self, kind: Kind, now: u64, mut units: u64) {
@@ -163,7 +163,7 @@ struct Random(u64);
 impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33)
+        self.0 >> 33
     }
 
     fn below(&mut self, bound: usize) -> usize {

@@ -195,6 +195,25 @@ impl SlidingCounter {
         self.set_counts(state, view.previous, view.current);
     }
 
+    fn check_view(&self, view: View, state: &[u64], now: Nanos, cost: u64) -> Decision {
+        let room = self.room(view);
+        // Measured on the caller's clock.
+        let reset = |view| match self.reset(view) {
+            0 => 0,
+            reset => reset + Self::behind(state, now),
+        };
+        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
+        if cost <= room && (cost > 0 || !self.is_over(view)) {
+            let after = View { current: view.current + cost, ..view };
+            Decision::allow(standing(room - cost, reset(after)))
+        } else if cost > self.limit {
+            never_fits(self.limit, room, reset(view))
+        } else {
+            let wait = self.wait_for(view, cost) + Self::behind(state, now);
+            Decision::deny(standing(room, reset(view)), wait)
+        }
+    }
+
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         (AlgorithmSpec::of(&ENTRY), Amount::Quota(Quota::of(self.limit, self.window)))
     }
@@ -216,23 +235,20 @@ impl Algorithm for SlidingCounter {
 
     #[inline]
     fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+        self.check_view(self.view(state, now), state, now, cost)
+    }
+
+    #[inline]
+    fn decide(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         let view = self.view(state, now);
         let room = self.room(view);
-        // Measured on the caller's clock.
-        let reset = |view| match self.reset(view) {
-            0 => 0,
-            reset => reset + Self::behind(state, now),
-        };
-        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
-        if cost > self.limit {
-            never_fits(self.limit, room, reset(view))
-        } else if cost <= room && (cost > 0 || !self.is_over(view)) {
-            let after = View { current: view.current + cost, ..view };
-            Decision::allow(standing(room - cost, reset(after)))
-        } else {
-            let wait = self.wait_for(view, cost) + Self::behind(state, now);
-            Decision::deny(standing(room, reset(view)), wait)
+        if cost == 0 || cost > room {
+            return self.check_view(view, state, now, cost);
         }
+        // The current count is above zero, so it counts for two windows.
+        let reset_after = 2 * self.window - view.elapsed + Self::behind(state, now);
+        self.write(state, now, View { current: view.current + cost, ..view });
+        Decision::allow(Standing { limit: self.limit, room: room - cost, unit: 1, reset_after })
     }
 
     #[inline]

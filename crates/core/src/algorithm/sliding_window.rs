@@ -321,18 +321,23 @@ impl SlidingWindow {
     pub(crate) fn take_in_slot(&self, state: &mut [u64], now: Nanos, cost: u64) -> Option<Decision> {
         let [start, counts, ..] = state else { return None };
         let limit = self.limit_in_word;
-        // A cost of 0, or one above the limit.
-        if cost.wrapping_sub(1) >= limit {
-            return None;
-        }
-        let used = (*counts & self.mask()) + cost;
+        // Signed: a cost beyond 63 bits is below zero, and so is the room of a sum that is above the limit.
+        let room = limit.cast_signed() - (*counts & self.mask()).cast_signed();
         // A full sum is above the limit. Below it the sum is that of the slots, so no count outgrows its bits.
-        if used > limit || now.get().saturating_sub(*start) >= self.slot {
+        if cost.cast_signed() <= 0
+            || cost.cast_signed() > room
+            || now.get().saturating_sub(*start) >= self.slot
+        {
             return None;
         }
         *counts += cost | cost << (1 << self.lane_bits);
         let reset = *start + self.span as u64 * self.slot - now.get();
-        Some(Decision::allow(Standing { limit, room: limit - used, unit: 1, reset_after: reset }))
+        Some(Decision::allow(Standing {
+            limit,
+            room: room.cast_unsigned() - cost,
+            unit: 1,
+            reset_after: reset,
+        }))
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {

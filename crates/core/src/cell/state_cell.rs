@@ -73,7 +73,7 @@ impl StateCell {
         let mut held = self.try_lock()?;
         // Most decisions of a window, without the calls of the others.
         let admitted = policy.plain_window().and_then(|window| window.take_in_slot(held.words(), now, cost));
-        Some(admitted.unwrap_or_else(|| policy.decide(held.words(), now, cost)))
+        admitted.or_else(|| Some(policy.decide(held.words(), now, cost)))
     }
 
     /// One atomic step on the state. The closure may run more than once and must change nothing but the words. `None`

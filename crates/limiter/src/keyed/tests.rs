@@ -103,7 +103,7 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
     for (at, key) in keys().enumerate() {
         let left = if at < 400 { 1 } else { 2 };
         assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), left);
-        assert!(limiter.acquire_at(key, { left }, NOW).is_allowed());
+        assert!(limiter.acquire_at(key, left, NOW).is_allowed());
         assert!(limiter.acquire_at(key, 1, NOW).is_denied());
     }
 }
