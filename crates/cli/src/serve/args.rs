@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use tidegate_core::parse_duration;
 use tidegate_flow::cgroup;
 use tidegate_server::{
-    Mode, Options, Timeout, TlsFiles, Vendor, XdsSource,
+    Mode, Options, StatsdAddress, Timeout, TlsFiles, Vendor, XdsSource,
     envoy::{AnswerFields, Consume, Modes},
     heavy, reservations,
     rules::parse_timeout,
@@ -54,19 +54,19 @@ pub struct Args {
     ///   rules: /etc/tidegate/rules.yaml
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG", verbatim_doc_comment)]
     config: Option<PathBuf>,
-    /// Address for HTTP; `off` disables it
+    /// Address for HTTP, or unix:PATH for a Unix socket; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     http: String,
     /// Address for the Redis protocol; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380")]
     resp: String,
-    /// Address for the control plane over HTTP (metrics, rules, blocks, resets); `off` disables it
+    /// Address for the control plane over HTTP (metrics, rules, blocks, resets), or unix:PATH; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
     admin: String,
-    /// Address for gRPC, for Envoy; `off` disables it [default: 127.0.0.1:8081 if there is a configuration of Envoy]
+    /// Address for gRPC, for Envoy, or unix:PATH for a Unix socket; `off` disables it [default: 127.0.0.1:8081 if there is a configuration of Envoy]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC")]
     grpc: Option<String>,
-    /// Address for HAProxy, which asks about its requests by SPOE; off unless it is given
+    /// Address or unix:PATH for HAProxy, which asks about its requests by SPOE; off unless it is given
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_SPOE")]
     spoe: Option<String>,
     /// The configuration of Envoy's rate limit service: a file, or a directory with files; reloaded when it changes
@@ -112,7 +112,7 @@ pub struct Args {
     /// A control plane that sends the configuration of Envoy's rate limit service (xDS), as Envoy Gateway does; may be repeated
     ///
     /// http://HOST:PORT or https://HOST:PORT with options: node (this server's id), ca, cert, key, server_name, header (NAME:VALUE),
-    /// metadata (NAME=VALUE), max_message (bytes), first_pause (before a lost stream is opened again; it doubles up to 1m). Example:
+    /// metadata (NAME=VALUE), max_message (bytes), first_pause and longest_pause (1s, 1m: before a lost stream is opened again; they double). Example:
     ///
     ///   https://envoy-gateway:18001?node=envoy-ratelimit&ca=/certs/ca.crt&cert=/certs/tls.crt&key=/certs/tls.key
     ///
@@ -147,6 +147,18 @@ pub struct Args {
     /// Describe each request of Envoy in the metadata of its answer, with that of the rules below `metadata`, as envoyproxy/ratelimit does
     #[arg(long, env = "TIDEGATE_ENVOY_METADATA")]
     envoy_metadata: bool,
+    /// Be ready (/readyz, /healthcheck, gRPC's health) only with a rule for Envoy: not before a control plane has sent one
+    #[arg(long, env = "TIDEGATE_ENVOY_AWAIT_RULES")]
+    envoy_await_rules: bool,
+    /// Send the counters of rules for Envoy to StatsD under their names in envoyproxy/ratelimit
+    ///
+    /// tcp://HOST:PORT, udp://HOST:PORT or dogstatsd://HOST:PORT, with the options interval (10s) and tag (NAME:VALUE, may be repeated). The
+    /// server sends each counter that has grown, and over TCP repeats later what it could not send.
+    #[arg(long, value_name = "URL", env = "TIDEGATE_ENVOY_STATSD")]
+    envoy_statsd: Option<StatsdAddress>,
+    /// Add these counters to /metrics under their names there, such as ratelimit_service_rate_limit_total_hits
+    #[arg(long, env = "TIDEGATE_ENVOY_METRIC_NAMES")]
+    envoy_metric_names: bool,
     /// Add the header fields of a provider of language models to answers over HTTP and to Envoy: openai or anthropic
     ///
     /// They report the limits whose names are or end with requests, tokens, input-tokens or output-tokens.
@@ -570,6 +582,9 @@ impl Args {
                 quota: self.envoy_quota,
                 metadata: self.envoy_metadata,
             },
+            envoy_await_rules: self.envoy_await_rules,
+            envoy_statsd: self.envoy_statsd.clone(),
+            envoy_metric_names: self.envoy_metric_names,
             vendor_headers: self.vendor_headers,
             rules: self.rules.clone(),
             rules_writable: self.rules_writable,

@@ -13,6 +13,7 @@ use crate::{
     observe::{
         heavy::TOP_KEYS,
         history::HISTORY_BYTES,
+        statsd::StatsdAddress,
         telemetry::Telemetry,
         trace::{KeyShare, TRACE_BYTES},
     },
@@ -74,6 +75,12 @@ pub struct Options {
     pub envoy_headers: AnswerFields,
     /// How answers to Envoy differ from what the limits decide.
     pub envoy_modes: Modes,
+    /// Where the counters of envoyproxy/ratelimit are sent; `None` for nowhere. Needs the crate's feature `grpc`.
+    pub envoy_statsd: Option<StatsdAddress>,
+    /// Whether the metrics have these counters under their names there, too. Needs the crate's feature `grpc`.
+    pub envoy_metric_names: bool,
+    /// Whether the server is unready while there is no rule for Envoy.
+    pub envoy_await_rules: bool,
     /// The provider of language models whose header fields answers over HTTP and to Envoy also have.
     pub vendor_headers: Option<Vendor>,
     /// The maximum number of keys of each limit without its own bound.
@@ -178,6 +185,9 @@ impl Default for Options {
             envoy_consume: Consume::default(),
             envoy_headers: AnswerFields::None,
             envoy_modes: Modes::default(),
+            envoy_statsd: None,
+            envoy_await_rules: false,
+            envoy_metric_names: false,
             vendor_headers: None,
             max_keys: 1 << 20,
             max_memory: None,

@@ -59,7 +59,10 @@ use crate::{
     },
 };
 #[cfg(feature = "grpc")]
-use crate::{observe::metrics::XdsStats, serve::xds};
+use crate::{
+    observe::statsd::Statsd,
+    serve::{for_envoy, xds},
+};
 
 /// The least time for the last write of the usage and of the hours of programs.
 const LAST_WRITE: Duration = Duration::from_secs(1);
@@ -96,12 +99,14 @@ pub struct Server {
     reload: Reload,
     #[cfg(feature = "grpc")]
     control_planes: Vec<xds::Client>,
+    #[cfg(feature = "grpc")]
+    statsd: Option<Statsd>,
     reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
     attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
     usage: Option<Arc<Ledger>>,
-    /// The address of each listener, by the option that sets it.
-    addresses: Vec<(&'static str, SocketAddr)>,
+    /// Where each option listens: HOST:PORT or unix:PATH.
+    places: Vec<(&'static str, String)>,
     /// All listeners but that of RESP, and what stops them.
     serving: JoinSet<()>,
     stop_serving: watch::Sender<bool>,
@@ -167,7 +172,7 @@ impl Server {
             service: &service,
             security: &security,
             stopped,
-            addresses: Vec::new(),
+            places: Vec::new(),
             serving: JoinSet::new(),
         };
         listeners.serve_grpc(&rates, &mut metrics).await?;
@@ -188,7 +193,10 @@ impl Server {
         let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
         #[cfg(feature = "grpc")]
-        let control_planes = control_planes(&options, &sources, &service, &reload_orders.0, &mut metrics);
+        let control_planes =
+            for_envoy::control_planes(&options, &sources, &service, &reload_orders.0, &mut metrics);
+        #[cfg(feature = "grpc")]
+        let statsd = for_envoy::counters(&options, &service, &events, &mut metrics);
         if let Some(telemetry) = &options.telemetry {
             telemetry.export(metrics.sources());
         }
@@ -213,7 +221,7 @@ impl Server {
         listeners.serve_http(http, &app, Plane::Data);
         listeners.serve_http(admin, &app, Plane::Admin);
         let resp = listeners.serve_resp(resp, resp_door, started, &stats)?;
-        let Listeners { addresses, serving, .. } = listeners;
+        let Listeners { places, serving, .. } = listeners;
         Ok(Self {
             options,
             security,
@@ -225,10 +233,12 @@ impl Server {
             reload,
             #[cfg(feature = "grpc")]
             control_planes,
+            #[cfg(feature = "grpc")]
+            statsd,
             reload_orders,
             state: state.map(Arc::new),
             usage,
-            addresses,
+            places,
             serving,
             stop_serving,
             resp,
@@ -236,9 +246,14 @@ impl Server {
     }
 
     /// The address of the listener of this option: `http`, `admin`, `resp`, `grpc`, `spoe`, `sentinel-token` or
-    /// `sentinel-dashboard`.
+    /// `sentinel-dashboard`. `None` if it is off or a Unix socket.
     pub fn address(&self, option: &str) -> Option<SocketAddr> {
-        self.addresses.iter().find(|(name, _)| *name == option).map(|(_, address)| *address)
+        self.place(option)?.parse().ok()
+    }
+
+    /// Where the listener of this option is: an address, or `unix:PATH`.
+    pub fn place(&self, option: &str) -> Option<&str> {
+        self.places.iter().find(|(name, _)| *name == option).map(|(_, place)| place.as_str())
     }
 
     /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
@@ -282,6 +297,10 @@ impl Server {
         for control_plane in self.control_planes {
             background.spawn(control_plane.follow());
         }
+        #[cfg(feature = "grpc")]
+        let (serving_ends, end) = tokio::sync::oneshot::channel();
+        #[cfg(feature = "grpc")]
+        let statsd = self.statsd.map(|statsd| tokio::spawn(statsd.follow(end)));
         // Warns about limits that run out of room.
         let (mut occupancy, its) = (Occupancy::default(), Arc::clone(&service));
         background.spawn(every(occupancy::EVERY, move || occupancy.look(&its)));
@@ -311,6 +330,12 @@ impl Server {
         let _ = stop_serving.send(true);
         let open = || events.http.connections.load(Ordering::Relaxed);
         let ended = stop_listeners(serving, resp, options.grace, &mut orders, open).await;
+        #[cfg(feature = "grpc")]
+        if let Some(statsd) = statsd {
+            drop(serving_ends);
+            // Counters are not worth more time.
+            let _ = timeout(LAST_WRITE, statsd).await;
+        }
         let (flow, now) = (Arc::clone(&app.flow), service.now());
         let last = move || {
             flow.hours.write(&flow.reports, now);
@@ -496,31 +521,8 @@ fn make_service(
     Ok(service
         .with_reservations(options.max_reservations)
         .with_history(options.history_memory)
-        .with_trace(trace))
-}
-
-/// The clients of the control planes in the options.
-#[cfg(feature = "grpc")]
-fn control_planes(
-    options: &Options,
-    sources: &Sources,
-    service: &Arc<Service>,
-    reload: &mpsc::Sender<ReloadOrder>,
-    metrics: &mut Metrics,
-) -> Vec<xds::Client> {
-    let each = options.envoy_xds.iter().zip(&sources.discovered);
-    let clients: Vec<_> = each
-        .map(|(source, discovered)| xds::Client {
-            source: source.clone(),
-            discovered: Arc::clone(discovered),
-            stats: Arc::new(XdsStats::new(&source.origin)),
-            service: Arc::clone(service),
-            reload: reload.clone(),
-            merge_domains: options.envoy_modes.merge_domains,
-        })
-        .collect();
-    metrics.add_xds(clients.iter().map(|client| Arc::clone(&client.stats)).collect());
-    clients
+        .with_trace(trace)
+        .that_needs_rules(options.envoy_await_rules))
 }
 
 #[cfg(test)]

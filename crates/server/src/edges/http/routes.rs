@@ -235,6 +235,10 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
             let store = overview::health_name(health);
             Ok(answer::json(&json!({"status": "degraded", "store": store, "detail": why})))
         }
+        Readiness::NoRules => {
+            let detail = "there is no rule for Envoy yet (--envoy-await-rules)".to_owned();
+            Err(unavailable("No rules", detail).into())
+        }
         Readiness::Closed { limit, why } => {
             let detail = format!(
                 "the shared store is down, and limit `{limit}` denies everything until it is up again (on_error: closed): {why}"
