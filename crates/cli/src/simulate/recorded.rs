@@ -45,7 +45,7 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
     };
     let Some(read) = read else { return Ok(None) };
     let recording = read.map_err(|error| SimulateError::Trace { source_name: source.clone(), error })?;
-    if !args.exclude.is_empty() || args.since.is_some() || args.until.is_some() {
+    if args.charge.is_some() || !args.exclude.is_empty() || args.since.is_some() || args.until.is_some() {
         return Err(SimulateError::TraceFilter);
     }
     if recording.is_cut {
