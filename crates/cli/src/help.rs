@@ -43,6 +43,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
             "envoy-shadow",
             "envoy-quota",
             "envoy-metadata",
+            "envoy-without-reasons",
             "envoy-await-rules",
             "envoy-statsd",
             "envoy-metric-names",

@@ -68,7 +68,8 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         Some(port) => format!("0.0.0.0:{port}"),
         None => address.to_owned(),
     };
-    let mut options = vec!["serve".to_owned(), "--insecure".to_owned()];
+    let mut options: Vec<String> =
+        ["serve", "--insecure", "--envoy-without-reasons"].map(str::to_owned).into();
     let mut give = |option: &str, value: String| options.extend([format!("--{option}"), value]);
     give("http", format!("{}:{}", or("HOST", "0.0.0.0"), or("PORT", "8080")));
     give(
@@ -341,7 +342,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             options,
-            "serve --insecure --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 0.0.0.0:19001 --log-level info \
+            "serve --insecure --envoy-without-reasons --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 0.0.0.0:19001 --log-level info \
              --envoy-xds https://envoy-gateway:18001?node=envoy-ratelimit&cert=%2Fcerts%2Ftls.crt&key=%2Fcerts%2Ftls.key&ca=%2Fcerts%2Fca.crt \
              --tls-cert /certs/tls.crt --tls-key /certs/tls.key --tls-listeners grpc --store redis://redis.redis-system:6379 --open-metrics \
              --envoy-metric-names"
@@ -354,7 +355,7 @@ mod tests {
         let (options, _) = of(&[]).unwrap();
         assert_eq!(
             options,
-            "serve --insecure --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 127.0.0.1:6070 \
+            "serve --insecure --envoy-without-reasons --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 127.0.0.1:6070 \
              --envoy-statsd tcp://localhost:8125?interval=10s --log-level warn --envoy-config /srv/runtime_data/current/config"
         );
     }

@@ -147,6 +147,9 @@ pub struct Args {
     /// Describe each request of Envoy in the metadata of its answer, with that of the rules below `metadata`, as envoyproxy/ratelimit does
     #[arg(long, env = "TIDEGATE_ENVOY_METADATA")]
     envoy_metadata: bool,
+    /// Leave denied_by and denied_reason out of the metadata of answers to Envoy, as envoyproxy/ratelimit does
+    #[arg(long, env = "TIDEGATE_ENVOY_WITHOUT_REASONS")]
+    envoy_without_reasons: bool,
     /// Be ready (/readyz, /healthcheck, gRPC's health) only with a rule for Envoy: not before a control plane has sent one
     #[arg(long, env = "TIDEGATE_ENVOY_AWAIT_RULES")]
     envoy_await_rules: bool,
@@ -528,6 +531,17 @@ impl Args {
         None
     }
 
+    fn envoy_modes(&self) -> Modes {
+        Modes {
+            merge_domains: self.envoy_merge_domains,
+            near_limit: self.envoy_near_limit,
+            shadow: self.envoy_shadow,
+            quota: self.envoy_quota,
+            metadata: self.envoy_metadata,
+            without_reasons: self.envoy_without_reasons,
+        }
+    }
+
     pub(super) fn options(&self) -> Options {
         let listener = |address: &str| (!address.eq_ignore_ascii_case("off")).then(|| address.to_owned());
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -575,13 +589,7 @@ impl Args {
                 (None, true) => AnswerFields::RateLimit,
                 (None, false) => AnswerFields::None,
             },
-            envoy_modes: Modes {
-                merge_domains: self.envoy_merge_domains,
-                near_limit: self.envoy_near_limit,
-                shadow: self.envoy_shadow,
-                quota: self.envoy_quota,
-                metadata: self.envoy_metadata,
-            },
+            envoy_modes: self.envoy_modes(),
             envoy_await_rules: self.envoy_await_rules,
             envoy_statsd: self.envoy_statsd.clone(),
             envoy_metric_names: self.envoy_metric_names,

@@ -73,11 +73,20 @@ pub struct Modes {
     pub quota: bool,
     /// The metadata of an answer describes the request, with the rules' own below `metadata`.
     pub metadata: bool,
+    /// The metadata of an answer says neither which limit denies nor why, as there.
+    pub without_reasons: bool,
 }
 
 impl Default for Modes {
     fn default() -> Self {
-        Self { merge_domains: false, near_limit: 0.8, shadow: false, quota: false, metadata: false }
+        Self {
+            merge_domains: false,
+            near_limit: 0.8,
+            shadow: false,
+            quota: false,
+            metadata: false,
+            without_reasons: false,
+        }
     }
 }
 
@@ -375,7 +384,9 @@ impl DescriptorService {
         }
         let is_over = is_over && !self.modes.shadow;
         let denied = places.iter().filter_map(|place| match place {
-            Place::Limited(found) if is_over && found.denies() => Some((found, found.decision?.reason()?)),
+            Place::Limited(found) if is_over && found.denies() && !self.modes.without_reasons => {
+                Some((found, found.decision?.reason()?))
+            }
             _ => None,
         });
         // A quota that is used up denies only if no other limit does and all quotas are.

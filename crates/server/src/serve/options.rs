@@ -23,6 +23,7 @@ use crate::{
 /// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that the system chooses the
 /// ports.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a separate option")]
 pub struct Options {
     /// The address for HTTP; `None` turns it off.
     pub http: Option<String>,

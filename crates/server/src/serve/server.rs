@@ -21,6 +21,8 @@ use tokio::{
 
 #[cfg(feature = "webhook")]
 use crate::observe::webhook::Webhook;
+#[cfg(feature = "grpc")]
+use crate::serve::for_envoy::ForEnvoy;
 use crate::{
     control::flow::Flow,
     decide::{
@@ -58,11 +60,6 @@ use crate::{
         state::State,
     },
 };
-#[cfg(feature = "grpc")]
-use crate::{
-    observe::statsd::Statsd,
-    serve::{for_envoy, xds},
-};
 
 /// The least time for the last write of the usage and of the hours of programs.
 const LAST_WRITE: Duration = Duration::from_secs(1);
@@ -98,9 +95,7 @@ pub struct Server {
     stats: Arc<RespStats>,
     reload: Reload,
     #[cfg(feature = "grpc")]
-    control_planes: Vec<xds::Client>,
-    #[cfg(feature = "grpc")]
-    statsd: Option<Statsd>,
+    for_envoy: ForEnvoy,
     reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
     attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
@@ -193,10 +188,7 @@ impl Server {
         let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
         #[cfg(feature = "grpc")]
-        let control_planes =
-            for_envoy::control_planes(&options, &sources, &service, &reload_orders.0, &mut metrics);
-        #[cfg(feature = "grpc")]
-        let statsd = for_envoy::counters(&options, &service, &events, &mut metrics);
+        let for_envoy = ForEnvoy::new(&options, &sources, &service, &events, &reload_orders.0, &mut metrics);
         if let Some(telemetry) = &options.telemetry {
             telemetry.export(metrics.sources());
         }
@@ -232,9 +224,7 @@ impl Server {
             attempts: reload.attempts(),
             reload,
             #[cfg(feature = "grpc")]
-            control_planes,
-            #[cfg(feature = "grpc")]
-            statsd,
+            for_envoy,
             reload_orders,
             state: state.map(Arc::new),
             usage,
@@ -294,13 +284,7 @@ impl Server {
             background.spawn(state.write_at_intervals(service, options.state_interval));
         }
         #[cfg(feature = "grpc")]
-        for control_plane in self.control_planes {
-            background.spawn(control_plane.follow());
-        }
-        #[cfg(feature = "grpc")]
-        let (serving_ends, end) = tokio::sync::oneshot::channel();
-        #[cfg(feature = "grpc")]
-        let statsd = self.statsd.map(|statsd| tokio::spawn(statsd.follow(end)));
+        let sending = self.for_envoy.start(&mut background);
         // Warns about limits that run out of room.
         let (mut occupancy, its) = (Occupancy::default(), Arc::clone(&service));
         background.spawn(every(occupancy::EVERY, move || occupancy.look(&its)));
@@ -331,11 +315,7 @@ impl Server {
         let open = || events.http.connections.load(Ordering::Relaxed);
         let ended = stop_listeners(serving, resp, options.grace, &mut orders, open).await;
         #[cfg(feature = "grpc")]
-        if let Some(statsd) = statsd {
-            drop(serving_ends);
-            // Counters are not worth more time.
-            let _ = timeout(LAST_WRITE, statsd).await;
-        }
+        sending.end().await;
         let (flow, now) = (Arc::clone(&app.flow), service.now());
         let last = move || {
             flow.hours.write(&flow.reports, now);

@@ -1,4 +1,4 @@
-//! The counters of envoyproxy/ratelimit under its names, for StatsD and for Prometheus.
+//! The counters of envoyproxy/ratelimit under its names, for `StatsD` and for Prometheus.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -24,7 +24,7 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// All counters by their names in StatsD.
+    /// All counters by their names in `StatsD`.
     pub fn read(&self) -> BTreeMap<String, u64> {
         let mut all: BTreeMap<String, u64> = BTreeMap::new();
         let in_force = self.service.in_force();
@@ -50,7 +50,7 @@ impl Reference {
     }
 }
 
-/// As it replaces characters that have a meaning in StatsD, and the dots of IPv4 addresses. Control characters are replaced, too: values
+/// As it replaces characters that have a meaning in `StatsD`, and the dots of IPv4 addresses. Control characters are replaced, too: values
 /// may be a client's.
 fn cleaned(name: &str) -> String {
     let mut cleaned = String::with_capacity(name.len());

@@ -82,7 +82,7 @@ impl Sink for Scrape<'_, '_> {
                 }
                 (Kind::Gauge | Kind::Bare, []) => family.encode_gauge(&whole(*value))?,
                 (Kind::Gauge | Kind::Bare, labels) => {
-                    family.encode_family(labels)?.encode_gauge(&whole(*value))?
+                    family.encode_family(labels)?.encode_gauge(&whole(*value))?;
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The address of StatsD, and what is sent there.
+//! The address of `StatsD`, and what is sent there.
 
 #[cfg(feature = "grpc")]
 mod send;
@@ -19,7 +19,7 @@ enum Protocol {
     DogStatsd,
 }
 
-/// Where StatsD is, as in `udp://localhost:8125?interval=10s&tag=zone:a`.
+/// Where `StatsD` is, as in `udp://localhost:8125?interval=10s&tag=zone:a`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatsdAddress {
     protocol: Protocol,
@@ -29,7 +29,7 @@ pub struct StatsdAddress {
     tags: BTreeMap<String, String>,
 }
 
-/// Why a text is not the address of StatsD.
+/// Why a text is not the address of `StatsD`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StatsdAddressError(String);

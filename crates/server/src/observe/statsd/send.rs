@@ -1,4 +1,4 @@
-//! Sends to StatsD what the counters of envoyproxy/ratelimit have grown by.
+//! Sends to `StatsD` what the counters of envoyproxy/ratelimit have grown by.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const DATAGRAM: usize = 1432;
 const WRITE: usize = 1 << 16;
 
-/// The counters, and the counts that StatsD knows.
+/// The counters, and the counts that `StatsD` knows.
 pub(crate) struct Statsd {
     address: StatsdAddress,
     reference: Arc<Reference>,

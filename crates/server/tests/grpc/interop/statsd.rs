@@ -1,4 +1,4 @@
-//! The counters that both send to StatsD and show to Prometheus.
+//! The counters that both send to `StatsD` and show to Prometheus.
 
 use std::{
     collections::BTreeMap,
