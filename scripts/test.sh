@@ -3,8 +3,8 @@
 # names what is missing. Each stage counts in the last line, the sum; each failed stage is repeated above it with its reason.
 # TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long, and runs all simulations of adaptive limits.
 #
-# scripts/test.sh --interop runs only the comparisons: with Sentinel, which needs a JDK and Maven, and with envoyproxy/ratelimit and
-# grpcurl, which need Go. Without --interop they come last; those with Go only if it is there.
+# scripts/test.sh --interop runs only the comparisons: with Sentinel, which needs a JDK and Maven, with envoyproxy/ratelimit and
+# grpcurl, which need Go, and with the Python packages of OpenAI and LiteLLM. Without --interop they come last; those with Go only if it is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -152,6 +152,18 @@ interop() {
         cargo run --quiet --locked --manifest-path bench/limitador/Cargo.toml
 }
 
+# The clients of language models, with the packages from PyPI and a stand-in for the provider.
+model_clients() {
+    if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
+        skipped+=("the clients of language models (TIDEGATE_OFFLINE)")
+        return
+    fi
+    need python3 python3
+    need_venv
+    stage "the server for the clients of language models" cargo build --quiet --locked --all-features -p tidegate-cli
+    stage "the clients of language models" clients/test_models.py
+}
+
 need cc gcc
 need redis-server redis-server
 need redis-cli redis-tools
@@ -162,6 +174,7 @@ case "${1:-}" in
     sentinel
     configuration_services
     interop
+    model_clients
     exit
     ;;
 *)
@@ -308,6 +321,7 @@ else
     need_venv
     stage "the middleware in clients/" clients/test.py "${frameworks[@]}"
 fi
+model_clients
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ ! -d scripts/pages/node_modules ]; then
     skipped+=("the dashboard in a browser (TIDEGATE_OFFLINE)")
 else
