@@ -19,6 +19,7 @@ pub(crate) enum Kind {
     /// It only grows.
     Counter,
     /// It only grows, and its name does not end with `_total`.
+    #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "only gRPC has such"))]
     Bare,
     /// It goes up and down.
     Gauge,
