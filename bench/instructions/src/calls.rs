@@ -89,7 +89,7 @@ fn keyed(policy: Policy) {
 
 fn batch() {
     let (limiter, keys) = known(Policy::token_bucket(plenty()));
-    let requests: Vec<(&str, u32)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
+    let requests: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
     counted(&mut || {
         for some in requests.chunks(BATCH) {
             limiter.acquire_each_at(some, NOW, |decision| {

@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> ExitCode {
         let at = line.at.get(..length).unwrap_or_default().to_owned();
         let key = line.key.filter(|_| args.by == By::Key);
         let sum = sums.entry((at, line.limit, key)).or_default();
-        sum.used += line.used;
+        sum.used = sum.used.saturating_add(line.used);
         sum.requests += line.requests;
         sum.denied += line.denied;
     });

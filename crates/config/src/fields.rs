@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use tidegate_core::parse_duration;
+use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
 
 use crate::{Kind, Node, Problem, abridged, nearest};
 
@@ -181,6 +181,12 @@ impl<'a> Fields<'a> {
     pub fn number(&self, name: &str, least: u32) -> Option<u32> {
         let wants = format!("a whole number from {least} to {}", u32::MAX);
         self.read(name, &wants, |text| text.parse().ok().filter(|number| *number >= least))
+    }
+
+    /// Reads a whole number from `least` to 2⁵³ − 1, with `_` between digits or not.
+    pub fn units(&self, name: &str, least: u64) -> Option<u64> {
+        let wants = format!("a whole number from {least} to {MAX_LIMIT}");
+        self.read(name, &wants, |text| parse_units(text).filter(|number| *number >= least))
     }
 
     /// Reads a duration such as `500ms` or `1m30s`.

@@ -9,7 +9,7 @@
 //! * Sliding log, sliding window: everything in use counts as taken at the newest admission.
 //! * Permits without a maximum hold time: the number of permits in use is kept as it is.
 
-use crate::Nanos;
+use crate::{MAX_LIMIT, Nanos};
 
 /// The share of a limit that is in use, rounded up.
 ///
@@ -28,10 +28,11 @@ impl Share {
     /// Up to 64 times the limit.
     pub(crate) const MOST_KNOWN: Self = Self(133);
 
-    /// `used` as a share of `limit`; `None` if nothing is used.
+    /// `used` as a share of `limit`, which is at most [`MAX_LIMIT`]; `None` if nothing is used.
     #[must_use]
     #[inline]
-    pub const fn of(used: u32, limit: u32) -> Option<Self> {
+    pub const fn of(used: u64, limit: u64) -> Option<Self> {
+        let limit = if limit > MAX_LIMIT { MAX_LIMIT } else { limit };
         if used == 0 {
             return None;
         }
@@ -43,23 +44,23 @@ impl Share {
             return Some(share);
         }
         // From 1 to 126, because 0 < used <= limit - 1.
-        Some(Self((used as u64 * 126).div_ceil(limit as u64 - 1) as u8))
+        Some(Self((used * 126).div_ceil(limit - 1) as u8))
     }
 
     /// The share in units of `limit`, at least as many as it was computed from.
     #[must_use]
-    pub const fn units(self, limit: u32) -> u32 {
+    pub const fn units(self, limit: u64) -> u64 {
+        let limit = if limit > MAX_LIMIT { MAX_LIMIT } else { limit };
         if self.0 >= Self::UNBOUNDED.0 {
-            return u32::MAX;
+            return u64::MAX;
         }
         if self.0 >= Self::EXHAUSTED.0 {
-            let units = (limit as u64) << (self.0 - Self::EXHAUSTED.0);
-            return if units > u32::MAX as u64 { u32::MAX } else { units as u32 };
+            return limit << (self.0 - Self::EXHAUSTED.0);
         }
         if limit == 0 {
             return 0;
         }
-        (self.0 as u64 * (limit as u64 - 1) / 126) as u32
+        self.0 as u64 * (limit - 1) / 126
     }
 
     /// Whether nothing is left.
@@ -108,7 +109,7 @@ impl Debt {
     /// A debt that ends at a time; `None` if nothing is used, or if that time has passed.
     #[must_use]
     #[inline]
-    pub(crate) fn until(used: u32, limit: u32, end: u64, now: Nanos) -> Option<Self> {
+    pub(crate) fn until(used: u64, limit: u64, end: u64, now: Nanos) -> Option<Self> {
         if end <= now.get() {
             return None;
         }
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_share_is_never_less_than_what_is_used_and_exact_for_small_limits() {
-        for limit in [1, 2, 3, 10, 126, 127, 128, 200, 1_000, 65_537, u32::MAX] {
+        for limit in [1, 2, 3, 10, 126, 127, 128, 200, 1_000, 65_537, MAX_LIMIT] {
             assert_eq!(Share::of(0, limit), None);
             let step = (limit / 1_000).max(1);
             for used in (1..limit).step_by(step as usize) {
@@ -181,7 +182,7 @@ mod tests {
                 let units = share.units(limit);
                 assert!(!share.is_exhausted() && units >= used && units < limit, "{used} of {limit}");
                 assert!(limit > 127 || units == used, "{used} of {limit}: {units}");
-                assert!(u64::from(units - used) <= u64::from(limit) / 126, "{used} of {limit}: {units}");
+                assert!(units - used <= limit / 126, "{used} of {limit}: {units}");
             }
             assert_eq!(Share::of(limit, limit), Some(Share::EXHAUSTED));
             assert_eq!(Share::EXHAUSTED.units(limit), limit);
@@ -191,13 +192,13 @@ mod tests {
 
     #[test]
     fn use_above_the_limit_is_kept_up_to_twice_as_much() {
-        for limit in [1_u32, 3, 10, 127, 128, 60_000, 1 << 30] {
-            for used in (0..32).map(|bits| 1_u32 << bits).chain([u32::MAX]).filter(|used| *used > limit) {
+        for limit in [1_u64, 3, 10, 127, 128, 60_000, 1 << 30] {
+            for used in (0..53).map(|bits| 1_u64 << bits).chain([MAX_LIMIT]).filter(|used| *used > limit) {
                 let share = Share::of(used, limit).unwrap();
                 assert!(share.is_exhausted() && share > Share::EXHAUSTED, "{used} of {limit}");
                 let units = share.units(limit);
                 assert!(
-                    units >= used && (u64::from(units) < 2 * u64::from(used) || used / 64 >= limit),
+                    units >= used && (units / 2 < used || used / 64 >= limit),
                     "{used} of {limit}: {units}"
                 );
                 assert_eq!(Share::new(share.get()), Some(share));

@@ -88,7 +88,7 @@ enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The quota's limit, or the burst if there is one.
-    pub limit: u32,
+    pub limit: u64,
     /// The room left, in parts of a unit: [`Decision::remaining`] is `room / unit`.
     pub room: u64,
     /// The parts of a unit; 1 if `room` counts units.
@@ -123,7 +123,7 @@ pub struct Standing {
 #[must_use = "an unread decision limits nothing"]
 pub struct Decision {
     verdict: Verdict,
-    limit: u32,
+    limit: u64,
     wait: u64,
     // `remaining` is `room / unit`, divided only on request: a division costs as much as the rest of a token bucket's
     // decision.
@@ -261,7 +261,7 @@ impl Decision {
     /// The limit that decided: the quota's limit, or the burst if there is one.
     #[must_use]
     pub const fn limit(&self) -> u64 {
-        self.limit as u64
+        self.limit
     }
 
     /// The highest cost that would be admitted right after this decision, without other traffic.

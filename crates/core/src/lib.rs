@@ -45,6 +45,9 @@ pub use decision::{Admission, Decision, DenialReason, Denied, Outcome, Standing}
 pub use key::{Key, address_key};
 pub use parameters::Parameters;
 pub use policy::{Estimate, Policy, PolicyError};
-pub use quota::{MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, write_duration};
+pub(crate) use quota::MOST_USED;
+pub use quota::{
+    MAX_LIMIT, MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, parse_units, write_duration,
+};
 pub use spec::{AlgorithmSpec, Known, ParsePolicyError, Value, Wants};
 pub use time::{Clock, ManualClock, Nanos};

@@ -10,7 +10,7 @@ pub enum Parameters {
     /// [`FixedWindow`](crate::algorithm::FixedWindow).
     FixedWindow {
         /// Units in each window.
-        limit: u32,
+        limit: u64,
         /// The window.
         window: u64,
         /// Whether a window begins at its first admitted request.
@@ -19,21 +19,21 @@ pub enum Parameters {
     /// [`FixedWindow`](crate::algorithm::FixedWindow) that follows a calendar.
     CalendarWindow {
         /// Units in each period.
-        limit: u32,
+        limit: u64,
         /// The periods.
         calendar: &'static Calendar,
     },
     /// [`SlidingLog`](crate::algorithm::SlidingLog).
     SlidingLog {
         /// Units in any window.
-        limit: u32,
+        limit: u64,
         /// An admission counts while it is younger than this: the window, or one nanosecond more if windows are closed.
         lifetime: u64,
     },
     /// [`SlidingWindow`](crate::algorithm::SlidingWindow).
     SlidingWindow {
         /// Units over the slots that count.
-        limit: u32,
+        limit: u64,
         /// The window.
         window: u64,
         /// The number of slots that the window is divided into.
@@ -46,14 +46,14 @@ pub enum Parameters {
     /// [`SlidingCounter`](crate::algorithm::SlidingCounter).
     SlidingCounter {
         /// Approximate units in a window.
-        limit: u32,
+        limit: u64,
         /// The window.
         window: u64,
     },
     /// [`TokenBucket`](crate::algorithm::TokenBucket): one token each `step / parts` nanoseconds.
     TokenBucket {
         /// The bucket's capacity in tokens.
-        burst: u32,
+        burst: u64,
         /// Numerator of the interval, in lowest terms.
         step: u64,
         /// Its denominator.
@@ -62,7 +62,7 @@ pub enum Parameters {
     /// [`LeakyBucket`](crate::algorithm::LeakyBucket): one unit each `step / parts` nanoseconds.
     LeakyBucket {
         /// The highest cost.
-        limit: u32,
+        limit: u64,
         /// Numerator of the interval, in lowest terms.
         step: u64,
         /// Its denominator.
@@ -73,7 +73,7 @@ pub enum Parameters {
     /// [`Concurrency`](crate::algorithm::Concurrency).
     Concurrency {
         /// The maximum number of permits in use at any instant.
-        limit: u32,
+        limit: u64,
         /// The time after which a permit that was not released becomes free, if there is one.
         hold: Option<u64>,
     },

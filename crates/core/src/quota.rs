@@ -1,15 +1,20 @@
 //! A number of units in a window: `100/1m`.
 
-use core::{fmt, num::ParseIntError, str::FromStr, time::Duration};
+use core::{fmt, str::FromStr, time::Duration};
 
 use crate::{Nanos, calendar::Period};
 
 /// The longest window a quota may have: 366 days.
 pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
+/// The highest limit or burst, and the highest cost in a protocol: 2⁵³ − 1. Every number up to it is exact as a double, so JSON and the
+/// store's scripts keep it.
+pub const MAX_LIMIT: u64 = (1 << 53) - 1;
+/// Where counts saturate, above every limit: this many units, or more.
+pub(crate) const MOST_USED: u64 = MAX_LIMIT + 1;
 
 /// At most `limit` units in each window.
 ///
-/// The text form is `N/duration`. A duration is one or more numbers, each with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or
+/// The text form is `N/duration`; `_` may separate the digits of `N`. A duration is one or more numbers, each with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or
 /// `d`; or it is a unit alone (`100/m` is `100/1m`), `day`, `week` (`7d`), `month` (30d10h29m6s, the mean) or `year`
 /// (365d5h49m12s). In the text form of a policy, a [fixed window](crate::algorithm::FixedWindow) of a month or a year follows the
 /// calendar.
@@ -21,11 +26,12 @@ pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
 /// assert_eq!((quota.limit(), quota.window()), (100, Duration::from_secs(90)));
 /// assert_eq!("100/m".parse(), "100/1m".parse::<Quota>());
 /// assert_eq!(quota.to_string(), "100/1m30s");
+/// assert_eq!("10_000_000_000/30d".parse::<Quota>()?.limit(), 10_000_000_000);
 /// # Ok::<(), tidegate_core::ParseQuotaError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    limit: u32,
+    limit: u64,
     window: u64,
 }
 
@@ -33,43 +39,46 @@ impl Quota {
     /// `limit` units in `window`. A limit of 0 denies everything.
     ///
     /// # Errors
-    /// If the window is zero, or longer than [`MAX_WINDOW`].
-    pub fn new(limit: u32, window: Duration) -> Result<Self, QuotaError> {
+    /// If the window is zero, or longer than [`MAX_WINDOW`], or if the limit is above [`MAX_LIMIT`].
+    pub fn new(limit: u64, window: Duration) -> Result<Self, QuotaError> {
         if window.is_zero() {
             return Err(QuotaError::EmptyWindow);
         }
         if window > MAX_WINDOW {
             return Err(QuotaError::WindowTooLong);
         }
+        if limit > MAX_LIMIT {
+            return Err(QuotaError::LimitTooHigh);
+        }
         Ok(Self { limit, window: Nanos::from(window).get() })
     }
 
     /// Builds a quota from numbers that were a quota's before.
-    pub(crate) const fn of(limit: u32, window: u64) -> Self {
+    pub(crate) const fn of(limit: u64, window: u64) -> Self {
         Self { limit, window }
     }
 
-    /// `limit` units per second.
+    /// `limit` units per second, at most [`MAX_LIMIT`].
     #[must_use]
-    pub const fn per_second(limit: u32) -> Self {
-        Self { limit, window: 1_000_000_000 }
+    pub const fn per_second(limit: u64) -> Self {
+        Self::of(if limit > MAX_LIMIT { MAX_LIMIT } else { limit }, 1_000_000_000)
     }
 
-    /// `limit` units per minute.
+    /// `limit` units per minute, at most [`MAX_LIMIT`].
     #[must_use]
-    pub const fn per_minute(limit: u32) -> Self {
-        Self { limit, window: 60_000_000_000 }
+    pub const fn per_minute(limit: u64) -> Self {
+        Self::of(if limit > MAX_LIMIT { MAX_LIMIT } else { limit }, 60_000_000_000)
     }
 
-    /// `limit` units per hour.
+    /// `limit` units per hour, at most [`MAX_LIMIT`].
     #[must_use]
-    pub const fn per_hour(limit: u32) -> Self {
-        Self { limit, window: 3_600_000_000_000 }
+    pub const fn per_hour(limit: u64) -> Self {
+        Self::of(if limit > MAX_LIMIT { MAX_LIMIT } else { limit }, 3_600_000_000_000)
     }
 
     /// The number of units.
     #[must_use]
-    pub const fn limit(self) -> u32 {
+    pub const fn limit(self) -> u64 {
         self.limit
     }
 
@@ -94,6 +103,8 @@ pub enum QuotaError {
     EmptyWindow,
     /// The window is longer than [`MAX_WINDOW`].
     WindowTooLong,
+    /// The limit or the burst is above [`MAX_LIMIT`].
+    LimitTooHigh,
 }
 
 impl fmt::Display for QuotaError {
@@ -101,6 +112,9 @@ impl fmt::Display for QuotaError {
         f.write_str(match self {
             Self::EmptyWindow => "the window is zero; give it a length, as in 100/1s",
             Self::WindowTooLong => "the window is longer than 366 days; choose a shorter one",
+            Self::LimitTooHigh => {
+                "the limit or burst is above 9007199254740991; choose a larger unit to count in"
+            }
         })
     }
 }
@@ -113,8 +127,8 @@ impl core::error::Error for QuotaError {}
 pub enum ParseQuotaError {
     /// The `/` between the limit and the window is missing.
     NoSlash,
-    /// The limit is not a whole number from 0 to 4294967295.
-    Limit(ParseIntError),
+    /// The limit is not a whole number from 0 to [`MAX_LIMIT`].
+    Limit,
     /// The duration does not have the form `90s`, `1m30s` or `500ms`.
     Duration,
     /// The parts are well formed but are not a valid quota together.
@@ -125,8 +139,8 @@ impl fmt::Display for ParseQuotaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSlash => f.write_str("a quota is N/duration, as in 100/1m"),
-            Self::Limit(e) => {
-                write!(f, "the limit must be a whole number from 0 to 4294967295 ({e}), as in 100/1m")
+            Self::Limit => {
+                write!(f, "the limit must be a whole number from 0 to {MAX_LIMIT}, as in 100/1m")
             }
             Self::Duration => f.write_str(
                 "a duration is a number with a unit of ns, us, ms, s, m, h or d, as in 500ms, 10s, 1m30s, 2h, 1d",
@@ -143,7 +157,7 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (limit, window) = text.split_once('/').ok_or(ParseQuotaError::NoSlash)?;
-        let limit = limit.trim().parse().map_err(ParseQuotaError::Limit)?;
+        let limit = parse_units(limit.trim()).ok_or(ParseQuotaError::Limit)?;
         let window = window.trim();
         let unit = UNITS.iter().find(|(name, _)| *name == window).map(|(_, nanos)| *nanos);
         let period = Period::ALL.iter().find(|period| period.name() == window).map(|period| period.mean());
@@ -173,6 +187,22 @@ const UNITS: [(&str, u64); 7] = [
     ("us", 1_000),
     ("ns", 1),
 ];
+
+/// Parses a number of units, at most [`MAX_LIMIT`]: digits, between which `_` may stand.
+#[must_use]
+pub fn parse_units(text: &str) -> Option<u64> {
+    let mut number = 0_u64;
+    let mut before = b'_';
+    for byte in text.bytes() {
+        match byte {
+            b'_' if before != b'_' => {}
+            b'0'..=b'9' => number = number.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?,
+            _ => return None,
+        }
+        before = byte;
+    }
+    (before != b'_' && number <= MAX_LIMIT).then_some(number)
+}
 
 /// Parses a duration such as `500ms`, `10s`, `1m30s`, `2h` or `1d`.
 ///

@@ -16,7 +16,7 @@ use tidegate_core::{
 
 fn policies() -> impl Strategy<Value = Policy> {
     let windows = prop_oneof![Just(1_000_u64), Just(700), Just(997), Just(10_007)];
-    (1_u32..60, windows, 0_usize..8, 1_u32..8, 1_u32..80).prop_map(|(limit, window, which, slots, burst)| {
+    (1_u64..60, windows, 0_usize..8, 1_u32..8, 1_u64..80).prop_map(|(limit, window, which, slots, burst)| {
         let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
         let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
         match which {
@@ -33,10 +33,10 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 /// A gap before each taking (in thousandths of a window), how much, and for each unit when in its time it is used.
-fn takings() -> impl Strategy<Value = Vec<(u64, u32, Vec<u64>)>> {
+fn takings() -> impl Strategy<Value = Vec<(u64, u64, Vec<u64>)>> {
     let gap = prop_oneof![3 => Just(0), 4 => 0_u64..60, 2 => 0_u64..400, 1 => 0_u64..2_500];
     let uses = prop::collection::vec(0_u64..=1_000, 0..12);
-    prop::collection::vec((gap, 1_u32..9, uses), 1..80)
+    prop::collection::vec((gap, 1_u64..9, uses), 1..80)
 }
 
 fn window(policy: &Policy) -> u64 {
@@ -93,7 +93,7 @@ proptest! {
             now += if gap < 100 { slack.get() } else { gap * scale / 1_000 };
             let alike = shared.counted_alike_for(&state, Nanos::new(now)).get();
             // A first-hit window begins with what is used at once.
-            let most = if alike == 0 { 1 } else { u32::MAX };
+            let most = if alike == 0 { 1 } else { u64::MAX };
             let last = if late && alike > 0 { slack.get().min(alike - 1) } else { 0 };
             let (taken, _) = shared.decide_up_to(&mut state, Nanos::new(now), most);
             uses.extend((0..taken).map(|_| now + last));
@@ -107,12 +107,12 @@ proptest! {
 
     #[test]
     fn returned_units_count_as_never_taken(
-        policy in policies(), traffic in takings(), probes in prop::collection::vec((0_u64..2_500, 1_u32..9), 20)
+        policy in policies(), traffic in takings(), probes in prop::collection::vec((0_u64..2_500, 1_u64..9), 20)
     ) {
         let exact = policy.name() != "token-bucket";
         let (mut with, mut without) = (vec![0; policy.words()], vec![0; policy.words()]);
         let (mut now, scale) = (40_000, window(&policy));
-        let mut held: Vec<(u64, u32)> = Vec::new();
+        let mut held: Vec<(u64, u64)> = Vec::new();
         for (gap, cost, moments) in traffic {
             now += gap * scale / 1_000;
             let time = Nanos::new(now);
@@ -142,15 +142,15 @@ proptest! {
     }
 
     #[test]
-    fn charges_beyond_a_bucket_become_debt(burst in 1_u32..50, limit in 1_u32..50, charges in prop::collection::vec(1_u32..200, 1..9)) {
+    fn charges_beyond_a_bucket_become_debt(burst in 1_u64..50, limit in 1_u64..50, charges in prop::collection::vec(1_u64..200, 1..9)) {
         let quota = Quota::new(limit, Duration::from_secs(1)).unwrap();
         let policy: Policy = TokenBucket::new(quota).burst(burst).unwrap().into();
         let mut state = vec![0; policy.words()];
-        let all: u32 = charges.iter().sum();
+        let all: u64 = charges.iter().sum();
         for units in charges {
             policy.charge(&mut state, Nanos::ZERO, units);
         }
-        let owed = Duration::from_secs(all.into()) / limit;
+        let owed = Duration::from_secs(all) / limit as u32;
         let reset = policy.check(&state, Nanos::ZERO, 0).reset_after();
         prop_assert!(reset.abs_diff(owed) <= Duration::from_nanos(1), "{:?} {:?}", reset, owed);
     }

@@ -112,12 +112,12 @@ proptest! {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Decide(u32),
-    Charge(u32),
+    Decide(u64),
+    Charge(u64),
     /// Settles the oldest reservation.
-    Settle(u32),
-    Reserve(u32),
-    Limit(u32),
+    Settle(u64),
+    Reserve(u64),
+    Limit(u64),
     /// Writes the state down as a debt and takes it from there.
     Forget,
 }
@@ -139,11 +139,11 @@ fn steps() -> impl Strategy<Value = Vec<(Move, Step)>> {
         1 => (0..3 * DAY).prop_map(Move::Back),
     ];
     let step = prop_oneof![
-        6 => (0_u32..6).prop_map(Step::Decide),
-        2 => (1_u32..20).prop_map(Step::Charge),
-        2 => (1_u32..6).prop_map(Step::Reserve),
-        2 => (0_u32..9).prop_map(Step::Settle),
-        1 => (1_u32..20).prop_map(Step::Limit),
+        6 => (0_u64..6).prop_map(Step::Decide),
+        2 => (1_u64..20).prop_map(Step::Charge),
+        2 => (1_u64..6).prop_map(Step::Reserve),
+        2 => (0_u64..9).prop_map(Step::Settle),
+        1 => (1_u64..20).prop_map(Step::Limit),
         1 => Just(Step::Forget),
     ];
     prop::collection::vec((moved, step), 1..60)
@@ -156,7 +156,7 @@ proptest! {
     #[test]
     fn every_call_counts_by_dates((calendar, dates) in calendars(), from in times(), steps in steps()) {
         let mut limit = 10;
-        let policy = |limit| Policy::from(FixedWindow::on_calendar(limit, calendar));
+        let policy = |limit| Policy::from(FixedWindow::new(Quota::per_second(limit)).on_calendar(calendar));
         let mut state = vec![0; 2];
         // The start of the period in which something was last taken, and its use. Time that goes back stays in it.
         let (mut now, mut newest, mut kept) = (from, 0, 0_u64);
@@ -180,11 +180,11 @@ proptest! {
             let of = policy(limit);
             match step {
                 Step::Decide(cost) | Step::Reserve(cost) => {
-                    let fits = used + u64::from(cost) <= limit.into();
+                    let fits = used + cost <= limit;
                     let decision = of.decide(&mut state, at, cost);
                     prop_assert_eq!(decision.is_allowed(), fits, "{:?} at {} of {}", decision, now, used);
                     if fits {
-                        used += u64::from(cost);
+                        used += cost;
                         took = cost > 0;
                         let reset = if used == 0 { 0 } else { end - now };
                         prop_assert_eq!(decision.reset_after_nanos(), reset);
@@ -203,17 +203,17 @@ proptest! {
                 Step::Charge(cost) => {
                     of.charge(&mut state, at, cost);
                     took = true;
-                    used += u64::from(cost);
+                    used += cost;
                 }
                 Step::Settle(actual) if !reserved.is_empty() => {
                     let estimate = reserved.remove(0);
                     of.settle(&mut state, at, estimate, actual);
-                    let unused = u64::from(estimate.cost.saturating_sub(actual));
+                    let unused = estimate.cost.saturating_sub(actual);
                     // What was taken at a time before the newest period, because the clock went back, does not return.
                     if estimate.taken.get() >= newest {
                         used = used.saturating_sub(unused);
                     }
-                    let more = u64::from(actual.saturating_sub(estimate.cost));
+                    let more = actual.saturating_sub(estimate.cost);
                     used += more;
                     took = more > 0;
                 }
@@ -226,7 +226,7 @@ proptest! {
                 Step::Forget => {
                     let debt = of.debt(&state, at);
                     prop_assert_eq!(debt.is_some(), used > 0, "{:?} {:?}", debt, state);
-                    if let Some(debt) = debt.filter(|_| used <= limit.into()) {
+                    if let Some(debt) = debt.filter(|_| used <= limit) {
                         let mut rebuilt = vec![0; 2];
                         of.owe(&mut rebuilt, debt);
                         prop_assert_eq!(&rebuilt[1], &used);
@@ -238,7 +238,7 @@ proptest! {
                 (newest, kept) = (if took { newest.max(start) } else { newest }, used);
             }
             prop_assert!(of.accepts(&state));
-            prop_assert_eq!(u64::from(of.used(&state, at)), used, "{:?} at {}", state, now);
+            prop_assert_eq!(of.used(&state, at), used, "{:?} at {}", state, now);
         }
     }
 }

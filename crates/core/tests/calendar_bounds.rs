@@ -15,7 +15,8 @@ fn no_time_is_outside_of_a_calendar() {
         let calendar = Calendar::new(Period::Year, zone, 1).unwrap();
         for at in [0, 1, 86_400_000_000_000, Nanos::MAX.get() - 1, Nanos::MAX.get()] {
             let mut state = vec![0; 2];
-            let policy = Policy::from(FixedWindow::on_calendar(1, calendar));
+            let policy =
+                Policy::from(FixedWindow::new(tidegate_core::Quota::per_second(1)).on_calendar(calendar));
             assert!(policy.decide(&mut state, Nanos::new(at), 1).is_allowed());
             assert!(policy.decide(&mut state, Nanos::new(at), 1).retry_after().unwrap().as_nanos() > 0);
         }

@@ -35,20 +35,20 @@ impl Limit {
         *self = Self { policy: to, state };
     }
 
-    fn admits(&mut self, now: u64, cost: u32) -> bool {
+    fn admits(&mut self, now: u64, cost: u64) -> bool {
         self.policy.decide(&mut self.state, Nanos::new(now), cost).is_allowed()
     }
 
     /// How many units are admitted, one by one.
-    fn admitted_of(&mut self, wanted: u32, now: u64) -> u32 {
-        (0..wanted).filter(|_| self.admits(now, 1)).count() as u32
+    fn admitted_of(&mut self, wanted: u64, now: u64) -> u64 {
+        (0..wanted).filter(|_| self.admits(now, 1)).count() as u64
     }
 }
 
 const KINDS: usize = 8;
 const LEAKY: usize = 6;
 
-fn policy(kind: usize, limit: u32) -> Policy {
+fn policy(kind: usize, limit: u64) -> Policy {
     let quota = Quota::new(limit, Duration::from_nanos(WINDOW)).unwrap();
     match kind {
         0 => Policy::fixed_window(quota),
@@ -58,7 +58,7 @@ fn policy(kind: usize, limit: u32) -> Policy {
         4 => Policy::sliding_counter(quota),
         5 => Policy::token_bucket(quota),
         LEAKY => Policy::leaky_bucket(quota),
-        _ => Concurrency::new(limit).hold(quota.window()).unwrap().into(),
+        _ => Concurrency::new(limit as u32).hold(quota.window()).unwrap().into(),
     }
 }
 
@@ -66,7 +66,7 @@ fn policy(kind: usize, limit: u32) -> Policy {
 fn permits_above_a_lowered_limit_stay_in_use() {
     for policies in [
         [100, 10].map(Policy::concurrency),
-        [100, 10].map(|limit| Concurrency::new(limit).hold(Duration::from_mins(1)).unwrap().into()),
+        [100_u32, 10].map(|limit| Concurrency::new(limit).hold(Duration::from_mins(1)).unwrap().into()),
     ] {
         let mut limit = Limit::new(policies[0]);
         assert_eq!(limit.admitted_of(200, 0), 100);
@@ -146,18 +146,18 @@ fn a_sliding_window_whose_counts_lose_bits_counts_as_full() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Ask(u32),
-    Change(u32),
-    GiveBack(u32),
+    Ask(u64),
+    Change(u64),
+    GiveBack(u64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let gap = prop_oneof![4 => Just(0), 4 => 0_u64..100, 2 => 0_u64..700, 1 => 0_u64..2_500];
-    let limit = prop_oneof![Just(0_u32), 1_u32..4, 1_u32..12, Just(20), Just(100), 250_u32..300];
+    let limit = prop_oneof![Just(0_u64), 1_u64..4, 1_u64..12, Just(20), Just(100), 250_u64..300];
     let step = prop_oneof![
-        6 => (1_u32..40).prop_map(Step::Ask),
+        6 => (1_u64..40).prop_map(Step::Ask),
         2 => limit.prop_map(Step::Change),
-        1 => (1_u32..5).prop_map(Step::GiveBack),
+        1 => (1_u64..5).prop_map(Step::GiveBack),
     ];
     prop::collection::vec((gap, step), 1..150)
 }
@@ -165,13 +165,13 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
 /// Admissions and limits as they came.
 struct Past {
     kind: usize,
-    admitted: Vec<(u64, u32)>,
-    limits: Vec<(u64, u32)>,
+    admitted: Vec<(u64, u64)>,
+    limits: Vec<(u64, u64)>,
 }
 
 impl Past {
     /// The highest limit that stood at any time from `since` on.
-    fn highest(&self, since: u64) -> u32 {
+    fn highest(&self, since: u64) -> u64 {
         let stood = |at: usize| self.limits.get(at + 1).is_none_or(|&(end, _)| end >= since);
         let limits = self.limits.iter().enumerate().filter(|&(at, _)| stood(at));
         limits.map(|(_, &(_, limit))| limit).max().unwrap_or(0)
@@ -180,7 +180,7 @@ impl Past {
     fn within_bound(&self, now: u64) -> bool {
         let since = (now + 1).saturating_sub(WINDOW);
         let recent = self.admitted.iter().filter(|&&(at, _)| at >= since);
-        let count: u32 = recent.map(|&(_, cost)| cost).sum();
+        let count: u64 = recent.map(|&(_, cost)| cost).sum();
         let factor = if matches!(self.kind, 2 | 3 | 7) { 1 } else { 2 };
         count <= factor * self.highest(since)
     }
@@ -192,7 +192,7 @@ proptest! {
     #[test]
     fn no_window_holds_more_than_its_highest_limit_admits(
         kind in (0..KINDS).prop_filter("starts, not arrivals", |&kind| kind != LEAKY),
-        first in 0_u32..300, steps in steps()
+        first in 0_u64..300, steps in steps()
     ) {
         let mut limit = Limit::new(policy(kind, first));
         let mut past = Past { kind, admitted: Vec::new(), limits: vec![(0, first)] };
@@ -217,7 +217,7 @@ proptest! {
 
     #[test]
     fn one_window_after_the_last_change_requests_are_admitted(
-        kind in 0..KINDS, first in 0_u32..300, last in 1_u32..300, steps in steps()
+        kind in 0..KINDS, first in 0_u64..300, last in 1_u64..300, steps in steps()
     ) {
         let mut limit = Limit::new(policy(kind, first));
         let mut now = 12_345;
@@ -234,7 +234,7 @@ proptest! {
             3 => WINDOW + WINDOW.div_ceil(7),
             4 => 2 * WINDOW,
             // Then it is as good as just used up, and the next token comes; the time is rounded up to 256 ns.
-            5 => WINDOW + WINDOW / u64::from(last) + 260,
+            5 => WINDOW + WINDOW / last + 260,
             _ => WINDOW,
         };
         prop_assert!(limit.admits(now + quiet, 1), "kind {}", kind);
@@ -243,24 +243,24 @@ proptest! {
     /// Exact while the log's ring has room: decisions are those of a log that was never changed but in its limit.
     #[test]
     fn changing_the_limit_of_a_log_keeps_its_times(steps in steps()) {
-        let log = |limit: u32| -> Policy {
+        let log = |limit: u64| -> Policy {
             SlidingLog::new(Quota::new(limit + 300, Duration::from_nanos(WINDOW)).unwrap()).unwrap().into()
         };
         let mut limit = Limit::new(log(0));
-        let (mut admitted, mut now) = (Vec::<(u64, u32)>::new(), WINDOW);
+        let (mut admitted, mut now) = (Vec::<(u64, u64)>::new(), WINDOW);
         for (gap, step) in steps {
             now += gap * WINDOW / 1_000;
-            let live: u32 = admitted.iter().filter(|(at, _)| now - at < WINDOW).map(|(_, cost)| cost).sum();
+            let live: u64 = admitted.iter().filter(|(at, _)| now - at < WINDOW).map(|(_, cost)| cost).sum();
             match step {
                 Step::Ask(cost) => {
-                    let fits = u64::from(live + cost) <= limit.policy.check(&limit.state, Nanos::new(now), 0).limit();
+                    let fits = (live + cost) <= limit.policy.check(&limit.state, Nanos::new(now), 0).limit();
                     if live <= 300 {
                         prop_assert_eq!(limit.admits(now, cost), fits);
                         if fits { admitted.push((now, cost)); }
                     }
                 }
                 // The times of entries that the smaller ring has no room for are lost, and those that no longer count are still in it.
-                Step::Change(to) if limit.state[0] & 0xF_FFFF > u64::from(to) + 300 => return Ok(()),
+                Step::Change(to) if limit.state[0] & 0xF_FFFF > to + 300 => return Ok(()),
                 Step::Change(to) => limit.change(log(to), now),
                 Step::GiveBack(_) => {}
             }

@@ -31,14 +31,14 @@ impl Taken {
         match policy.parameters() {
             Parameters::FixedWindow { limit, window, first_hit: false } => {
                 let start = now - now % window;
-                self.between(start, start + window) + cost <= limit.into()
+                self.between(start, start + window) + cost <= limit
             }
             Parameters::SlidingLog { limit, lifetime } => {
-                self.between((now + 1).saturating_sub(lifetime), now + 1) + cost <= limit.into()
+                self.between((now + 1).saturating_sub(lifetime), now + 1) + cost <= limit
             }
             Parameters::SlidingWindow { limit, slot, span, .. } => {
                 let from = (now / slot + 1).saturating_sub(span.into()) * slot;
-                self.between(from, now + 1) + cost <= limit.into()
+                self.between(from, now + 1) + cost <= limit
             }
             Parameters::SlidingCounter { limit, window } => {
                 let start = now - now % window;
@@ -53,35 +53,36 @@ impl Taken {
             }
             Parameters::LeakyBucket { limit, step, parts, max_wait } => {
                 let waits = u128::from(max_wait) * u128::from(parts);
-                cost <= limit.into() && self.owed(step, parts, now) <= waits
+                cost <= limit && self.owed(step, parts, now) <= waits
             }
             other => panic!("no model of {other:?}"),
         }
     }
 }
 
-fn policies(limit: u32) -> Vec<Policy> {
+fn policies(limit: u64) -> Vec<Policy> {
     let quota = Quota::new(limit, std::time::Duration::from_secs(10)).unwrap();
-    vec![
+    let mut policies: Vec<Policy> = vec![
         Policy::fixed_window(quota),
-        SlidingLog::new(quota).unwrap().into(),
         SlidingWindow::new(quota).into(),
         SlidingWindow::new(quota).slots(3).unwrap().into(),
         Policy::sliding_counter(quota),
         TokenBucket::new(quota).into(),
         TokenBucket::new(quota).burst(limit * 2).unwrap().into(),
         LeakyBucket::new(quota).into(),
-    ]
+    ];
+    policies.extend(SlidingLog::new(quota).map(Policy::from));
+    policies
 }
 
 #[derive(Clone, Debug)]
 struct Step {
     after: u64,
     charge: bool,
-    cost: u32,
+    cost: u64,
 }
 
-fn steps(limit: u32) -> impl Strategy<Value = Vec<Step>> {
+fn steps(limit: u64) -> impl Strategy<Value = Vec<Step>> {
     let after = prop_oneof![Just(0), 1..SECOND, SECOND..4 * SECOND, 5 * SECOND..60 * SECOND];
     let cost = prop_oneof![Just(0), 1..=limit.max(1), limit..=limit * 6 + 300];
     let step = (after, any::<bool>(), cost).prop_map(|(after, charge, cost)| Step { after, charge, cost });
@@ -94,7 +95,9 @@ proptest! {
     /// A charge counts whatever remains, a cost of 0 is denied while more is in use than the limit, and `retry_after` is exact.
     #[test]
     fn charges_count_in_full_and_time_repays_them_by_the_rule_of_the_algorithm(
-        (limit, steps) in prop_oneof![1..20_u32, 250..258_u32, 60_000..70_000_u32]
+        (limit, steps) in prop_oneof![
+            1..20_u64, 250..258_u64, 60_000..70_000_u64, 4_294_967_296..4_294_967_299_u64, 10_000_000_000..1_u64 << 45,
+        ]
             .prop_flat_map(|limit| (Just(limit), steps(limit))),
     ) {
         for policy in policies(limit) {
@@ -106,30 +109,30 @@ proptest! {
                 if *charge {
                     policy.charge(&mut state, time, *cost);
                     let standing = policy.check(&state, time, 0);
-                    taken.0.push((now, u64::from(*cost)));
+                    taken.0.push((now, *cost));
                     let expected = taken.admits(&policy, now, 0);
                     let late = is_log && standing.is_denied();
                     prop_assert!(standing.is_allowed() == expected || late, "{} at {now}", policy.name());
                     prop_assert!(policy.accepts(&state), "{}: {:?}", policy.name(), state);
                     continue;
                 }
-                let expected = taken.admits(&policy, now, u64::from(*cost));
+                let expected = taken.admits(&policy, now, *cost);
                 let look = policy.check(&state, time, 0);
                 let decision = policy.decide(&mut state, time, *cost);
                 // A log's cost of 0 may wait longer: the ring has no room for the times of the units beyond the limit.
                 let late = is_log && *cost == 0 && decision.is_denied();
                 prop_assert!(decision.is_allowed() == expected || late, "{} at {now}: {decision:?}", policy.name());
                 if decision.is_allowed() && *cost > 0 {
-                    taken.0.push((now, u64::from(*cost)));
+                    taken.0.push((now, *cost));
                 }
                 prop_assert!(look.is_denied() || decision.remaining() <= look.remaining());
                 if let Some(wait) = decision.retry_after() {
                     let later = now + wait.as_nanos() as u64;
-                    prop_assert!(taken.admits(&policy, later, u64::from(*cost)), "{} at {later}", policy.name());
+                    prop_assert!(taken.admits(&policy, later, *cost), "{} at {later}", policy.name());
                     // A mark in the lowest byte of a bucket's debt makes it longer by a nanosecond now and then.
                     let marks = if policy.name() == "token-bucket" { 40 } else { 0 };
                     prop_assert!(
-                        late || !taken.admits(&policy, later - 1 - marks, u64::from(*cost)),
+                        late || !taken.admits(&policy, later - 1 - marks, *cost),
                         "{} waits longer than it must", policy.name()
                     );
                 }
@@ -164,6 +167,6 @@ fn what_a_charge_took_can_be_given_back() {
         assert!(policy.check(&state, now, 0).is_denied(), "{}", policy.name());
         policy.refund(&mut state, now, 30);
         let limit = policy.limit();
-        assert_eq!(policy.check(&state, now, 0).remaining(), u64::from(limit) - 5, "{}", policy.name());
+        assert_eq!(policy.check(&state, now, 0).remaining(), limit - 5, "{}", policy.name());
     }
 }

@@ -10,7 +10,7 @@ use tidegate_core::{
 
 fn any_policy() -> impl Strategy<Value = (Policy, u64)> {
     let windows = prop_oneof![Just(1_000_u64), Just(997), Just(1_000_000_007), Just(40)];
-    let limits = prop_oneof![4 => 1_u32..12, 1 => 120_u32..1_000];
+    let limits = prop_oneof![4 => 1_u64..12, 1 => 120_u64..1_000];
     (limits, windows, 0_usize..9, 1_u32..8).prop_map(|(limit, window, which, parts)| {
         let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
         let wait = Duration::from_nanos(u64::from(parts) * window / 7);
@@ -21,9 +21,9 @@ fn any_policy() -> impl Strategy<Value = (Policy, u64)> {
             3 => SlidingWindow::new(quota).slots(parts).unwrap().into(),
             4 => SlidingWindow::new(quota).slots(parts).unwrap().balanced().into(),
             5 => Policy::sliding_counter(quota),
-            6 => TokenBucket::new(quota).burst(limit + parts).unwrap().into(),
+            6 => TokenBucket::new(quota).burst(limit + u64::from(parts)).unwrap().into(),
             7 => LeakyBucket::new(quota).max_wait(wait).unwrap().into(),
-            _ => Concurrency::new(limit).hold(quota.window()).unwrap().into(),
+            _ => Concurrency::new(limit as u32).hold(quota.window()).unwrap().into(),
         };
         (policy, window)
     })
@@ -35,8 +35,8 @@ proptest! {
     #[test]
     fn a_state_rebuilt_from_its_debt_is_as_strict_and_ends_with_it(
         which in any_policy(), start in 3_000_u64..9_000,
-        traffic in prop::collection::vec((0_u64..700, 1_u32..5), 1..60),
-        late in 0_u64..40, probes in prop::collection::vec((0_u64..3_000, 1_u32..5), 30)
+        traffic in prop::collection::vec((0_u64..700, 1_u64..5), 1..60),
+        late in 0_u64..40, probes in prop::collection::vec((0_u64..3_000, 1_u64..5), 30)
     ) {
         let (policy, window) = which;
         let mut state = vec![0; policy.words()];
@@ -69,7 +69,7 @@ proptest! {
 
     #[test]
     fn a_key_with_one_unit_left_is_not_exhausted(
-        which in any_policy(), traffic in prop::collection::vec((0_u64..700, 1_u32..5), 1..60)
+        which in any_policy(), traffic in prop::collection::vec((0_u64..700, 1_u64..5), 1..60)
     ) {
         let (policy, window) = which;
         // A sliding counter owes its whole previous count, and a leaky bucket rounds its wait to whole units.

@@ -12,7 +12,7 @@ fn numbers() -> impl Strategy<Value = u64> {
 
 fn requests() -> impl Strategy<Value = Request> {
     let back = prop::option::of((any::<u32>(), numbers()));
-    (any::<u32>(), any::<u32>(), back, any::<u32>(), numbers()).prop_map(
+    (any::<u64>(), any::<u32>(), back, any::<u32>(), numbers()).prop_map(
         |(cost, ahead, back, spent, sent)| {
             let back = back.map(|(units, taken)| GiveBack { units, taken: Nanos::new(taken) });
             Request { cost, ahead, back, spent, sent: Nanos::new(sent) }
@@ -21,7 +21,7 @@ fn requests() -> impl Strategy<Value = Request> {
 }
 
 fn grants() -> impl Strategy<Value = Grant> {
-    (any::<u32>(), numbers(), numbers(), any::<bool>(), any::<u32>(), numbers()).prop_map(
+    (any::<u32>(), numbers(), numbers(), any::<bool>(), any::<u64>(), numbers()).prop_map(
         |(units, usable, now, denied, limit, figure)| {
             let decision = if denied {
                 Decision::deny(Standing { limit, room: figure, unit: 1, reset_after: figure }, figure)
@@ -34,7 +34,7 @@ fn grants() -> impl Strategy<Value = Grant> {
 }
 
 fn limits() -> impl Strategy<Value = Terms> {
-    (0_u32..300, 1_u64..31_622_400_000_000_000, 0_usize..7, 0_u8..3, numbers(), any::<u32>()).prop_map(
+    (0_u64..300, 1_u64..31_622_400_000_000_000, 0_usize..7, 0_u8..3, numbers(), any::<u32>()).prop_map(
         |(limit, window, which, mode, slack, unreported)| {
             let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
             let policy = match which {
@@ -44,7 +44,7 @@ fn limits() -> impl Strategy<Value = Terms> {
                 3 => Policy::sliding_counter(quota),
                 4 => Policy::token_bucket(quota),
                 5 => Policy::leaky_bucket(quota),
-                _ => Policy::concurrency(limit),
+                _ => Policy::concurrency(limit as u32),
             };
             match mode {
                 0 => Terms::exact(policy),
@@ -61,7 +61,7 @@ proptest! {
     #[test]
     fn no_input_overflows(
         terms in limits(),
-        steps in prop::collection::vec((0_u8..6, numbers(), any::<u32>(), requests(), grants()), 1..40)
+        steps in prop::collection::vec((0_u8..6, numbers(), any::<u64>(), requests(), grants()), 1..40)
     ) {
         let (lease, mut state) = (Lease::new(terms), vec![0; terms.policy().words()]);
         let mut out = Vec::new();

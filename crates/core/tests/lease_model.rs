@@ -40,7 +40,7 @@ const STEPS: [Step; 7] = [
     Step::Pause(30_000_000),
     Step::Pause(970_000_000),
 ];
-const COST: u32 = 4;
+const COST: u64 = 4;
 
 struct World {
     terms: Terms,
@@ -81,12 +81,12 @@ impl World {
         if self.without == Some(Guard::Expires) { Nanos::from_secs(1_000) } else { self.now }
     }
 
-    fn admitted(&mut self, cost: u32) {
+    fn admitted(&mut self, cost: u64) {
         self.is_over |= cost > 0 && !self.policy.decide(&mut self.judge, self.now, cost).is_allowed();
     }
 
     /// Returns whether the request was decided, and admitted.
-    fn ask(&mut self, node: usize, cost: u32) -> Option<bool> {
+    fn ask(&mut self, node: usize, cost: u64) -> Option<bool> {
         let answer = self.nodes[node].ask(cost, self.clock());
         let told = answer.decision().map(|decision| decision.is_allowed());
         if told == Some(true) {

@@ -22,11 +22,10 @@ use tidegate_core::{
 const MS: u64 = 1_000_000;
 
 fn policies() -> impl Strategy<Value = (Policy, Quota, u64)> {
-    let limits = prop_oneof![1_u32..40, 40_u32..400];
-    (limits, 5_u64..200, 0_usize..8, 1_u32..12, 16_u32..300).prop_map(|(limit, ms, which, slots, burst)| {
+    let limits = prop_oneof![1_u64..40, 40_u64..400];
+    (limits, 5_u64..200, 0_usize..8, 1_u32..12, 16_u64..300).prop_map(|(limit, ms, which, slots, burst)| {
         let quota = Quota::new(limit, Duration::from_millis(ms)).unwrap();
         let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
-        let limit = u64::from(limit);
         let (policy, bound): (Policy, u64) = match which {
             0 => (FixedWindow::new(quota).into(), 2 * limit),
             1 => (FixedWindow::new(quota).first_hit().into(), 2 * limit),
@@ -35,7 +34,7 @@ fn policies() -> impl Strategy<Value = (Policy, Quota, u64)> {
             4 => (sliding.into(), limit),
             5 => (sliding.balanced().into(), 2 * limit),
             6 => (Policy::sliding_counter(quota), 2 * limit),
-            _ => (TokenBucket::new(quota).burst(burst).unwrap().into(), limit + u64::from(burst)),
+            _ => (TokenBucket::new(quota).burst(burst).unwrap().into(), limit + burst),
         };
         (policy, quota, bound)
     })
@@ -48,8 +47,8 @@ fn skew() -> impl Strategy<Value = Skew> {
 /// Gaps in nanoseconds: mostly busy, at times quiet.
 fn steps(nodes: usize) -> impl Strategy<Value = Vec<(u64, Step)>> {
     let gap = prop_oneof![4 => Just(0), 8 => 0..300_000_u64, 2 => 0..5 * MS, 1 => 0..60 * MS];
-    let cost = prop_oneof![12 => Just(1_u32), 2 => 1_u32..5, 1 => 0_u32..50];
-    let step = (0..nodes, cost, 0_u32..100).prop_map(|(node, cost, what)| match what {
+    let cost = prop_oneof![12 => Just(1_u64), 2 => 1_u64..5, 1 => 0_u64..50];
+    let step = (0..nodes, cost, 0_u64..100).prop_map(|(node, cost, what)| match what {
         0 => Step::Die { node },
         1 => Step::Leave { node },
         2..10 => Step::Tick { node },
@@ -105,12 +104,12 @@ fn run(terms: Terms, world: &World) -> Fleet {
 }
 
 /// The most admitted in any half-open window that ends with an admission.
-fn worst_window(admitted: &[(u64, u32)], window: u64) -> u64 {
+fn worst_window(admitted: &[(u64, u64)], window: u64) -> u64 {
     let (mut first, mut sum, mut worst) = (0, 0, 0);
     for &(time, cost) in admitted {
-        sum += u64::from(cost);
+        sum += cost;
         while time - admitted[first].0 >= window {
-            sum -= u64::from(admitted[first].1);
+            sum -= admitted[first].1;
             first += 1;
         }
         worst = worst.max(sum);
@@ -147,7 +146,7 @@ proptest! {
         // What a node that left had in its last report may be lost on the way, as what a dead one had is.
         let nodes = (world.nodes.len() + gone.count()) as u64;
         // Bounds of twice the limit are those of two windows that a true window touches, or of two counts.
-        let windows = if bound == 2 * u64::from(quota.limit()) { 2 } else { 1 };
+        let windows = if bound == 2 * quota.limit() { 2 } else { 1 };
         let most = bound + windows * nodes * u64::from(unreported);
         prop_assert!(worst_window(&fleet.admissions(), quota.window_nanos()) <= most);
     }
@@ -185,8 +184,8 @@ fn a_hot_key_costs_few_round_trips_and_little_of_its_quota() {
         for policy in all {
             let one_place = hot(Terms::exact(policy));
             let leased = hot(Terms::leased(policy, Terms::SLACK));
-            let most: u32 = one_place.admitted.iter().map(|(_, cost)| cost).sum();
-            let got: u32 = leased.admitted.iter().map(|(_, cost)| cost).sum();
+            let most: u64 = one_place.admitted.iter().map(|(_, cost)| cost).sum();
+            let got: u64 = leased.admitted.iter().map(|(_, cost)| cost).sum();
             let name = policy.name();
             assert!(got <= most + most / 100, "{name} {limit}: {got} of {most}");
             assert!(got >= most - most / 10, "{name} {limit}: {got} of {most}");
@@ -200,7 +199,7 @@ fn a_hot_key_costs_few_round_trips_and_little_of_its_quota() {
 fn usage_reported_beyond_a_bucket_is_repaid() {
     let policy = Policy::token_bucket(Quota::per_second(10_000));
     let fleet = hot(Terms::reported(policy, 200, Terms::SLACK));
-    let got: u32 = fleet.admitted.iter().map(|(_, cost)| cost).sum();
+    let got: u64 = fleet.admitted.iter().map(|(_, cost)| cost).sum();
     assert!(got <= 10_000 + 2 * 10_000 + 4 * 200, "{got}");
 }
 
@@ -235,7 +234,7 @@ fn a_new_allotment_ends_the_denials_that_it_could_have_admitted() {
     assert!(lease.granted(first, &terms.serve(&mut shared, now, &first), now).is_allowed());
     // Somebody else takes all that is left, beyond the allotment; the next cost is more than that allotment.
     assert!(lease.granted(second, &terms.serve(&mut shared, now, &second), now).is_allowed());
-    let left = u32::try_from(policy.check(&shared, now, 0).remaining()).unwrap();
+    let left = policy.check(&shared, now, 0).remaining();
     assert!(policy.decide(&mut shared, now, left).is_allowed());
     let third = lease.ask(200, now).request().unwrap();
     assert!(lease.granted(third, &terms.serve(&mut shared, now, &third), now).is_denied());
@@ -266,7 +265,7 @@ fn a_leaving_node_returns_its_whole_allotment() {
     }
     fleet.run();
     let used = terms.policy().used(&fleet.shared, Nanos::from_millis(20));
-    let admitted: u32 = fleet.admitted.iter().map(|(_, cost)| cost).sum();
+    let admitted: u64 = fleet.admitted.iter().map(|(_, cost)| cost).sum();
     assert_eq!((used, admitted), (400, 400));
 }
 
@@ -335,7 +334,7 @@ fn late_answers_cost_one_allotment_and_not_the_quota() {
         now = later(now);
         if let Some(request) = lease.ask(1, now).request() {
             // Charged, and the answer comes when nobody waits for it any more.
-            allotments += u32::from(terms.serve(&mut shared, now, &request).units > 0);
+            allotments += u64::from(terms.serve(&mut shared, now, &request).units > 0);
             asked += request.cost;
             lease.failed(request);
         }

@@ -41,14 +41,14 @@ impl Demand {
         let mut random = Random(7 + self.nodes as u64);
         let weight = |node: usize| if self.skewed { 1.0 / (1_u64 << node) as f64 } else { 1.0 };
         let all: f64 = (0..self.nodes).map(weight).sum();
-        let at_once = if self.gaps == Gaps::Bursts { 5_u32 } else { 1 };
+        let at_once = if self.gaps == Gaps::Bursts { 5_u64 } else { 1 };
         let mut requests = Vec::new();
         for node in 0..self.nodes {
-            let gap = SECOND as f64 * f64::from(at_once) * all / (self.rate * weight(node));
+            let gap = SECOND as f64 * at_once as f64 * all / (self.rate * weight(node));
             let mut time = gap * random.unit();
             #[allow(clippy::cast_sign_loss, reason = "times begin at 0")]
             while time < (self.seconds * SECOND) as f64 {
-                requests.extend((0..at_once).map(|nth| (time as u64 + u64::from(nth), node)));
+                requests.extend((0..at_once).map(|nth| (time as u64 + nth, node)));
                 time += if self.gaps == Gaps::Equal { gap } else { -random.unit().ln() * gap };
             }
         }
@@ -84,7 +84,7 @@ fn admitted(policy: Policy, demand: Demand) -> (u64, u64) {
     for (time, cost) in fleet.admissions() {
         assert!(policy.decide(&mut judge, Nanos::new(time), cost).is_allowed(), "{policy:?}, {demand:?}");
     }
-    (fleet.admitted.iter().map(|&(_, cost)| u64::from(cost)).sum(), one_place as u64)
+    (fleet.admitted.iter().map(|&(_, cost)| cost).sum(), one_place as u64)
 }
 
 /// The policies' quotas a second, and for how many seconds to look. The burst of the first bucket takes ten seconds to

@@ -44,9 +44,9 @@ fn no_unit_is_spent_twice() {
                 thread::spawn(move || lease.ask(1, NOW).decision().is_some())
             })
             .collect();
-        let mut spent = u32::from(lease.ask(1, NOW).decision().is_some());
+        let mut spent = u64::from(lease.ask(1, NOW).decision().is_some());
         for other in others {
-            spent += u32::from(other.join().unwrap());
+            spent += u64::from(other.join().unwrap());
         }
         assert_eq!(spent, 2);
     });
@@ -89,7 +89,7 @@ fn returned_units_are_available_once() {
                 }
             })
         };
-        let mut spent = u32::from(lease.take(1, NOW).is_ok());
+        let mut spent = u64::from(lease.take(1, NOW).is_ok());
         undecided.join().unwrap();
         while lease.take(1, NOW).is_ok() {
             spent += 1;
@@ -152,7 +152,7 @@ fn a_denial_never_mixes_two_denials() {
         let terms = terms("1/10s");
         let mut shared = vec![0; 2];
         let lease = Arc::new(Lease::new(terms));
-        let mut deny = |cost: u32| {
+        let mut deny = |cost: u64| {
             let request = Request { cost, ahead: 0, back: None, spent: 0, sent: NOW };
             let grant = terms.serve(&mut shared, NOW, &request);
             let _ = lease.granted(request, &grant, NOW);

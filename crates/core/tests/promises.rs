@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Nanos, Policy, Quota,
+    Algorithm, MAX_LIMIT, Nanos, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
@@ -23,7 +23,7 @@ enum Rule {
     Log { closed: bool },
     Slots { slots: u64, strict: bool },
     Counter,
-    Bucket { burst: u32 },
+    Bucket { burst: u64 },
     Leaky { max_wait: u64 },
 }
 
@@ -102,7 +102,7 @@ impl History {
                 2 * self.limit
             }
             Rule::Log { .. } | Rule::Slots { strict: true, .. } => self.limit,
-            Rule::Bucket { burst } => u64::from(burst) + self.limit,
+            Rule::Bucket { burst } => burst + self.limit,
             // Bounded in starts, which the test of the leaky bucket looks at, not in arrivals.
             Rule::Leaky { .. } => u64::MAX,
         }
@@ -112,10 +112,10 @@ impl History {
 /// A policy and the rule it is held to, for every algorithm and option; windows with and without whole intervals.
 fn any_policy() -> impl Strategy<Value = (Policy, Rule, Quota)> {
     let windows = prop_oneof![Just(1_000_u64), Just(700), Just(997), Just(1_000_000_007), Just(10)];
-    (1_u32..12, windows, 0_usize..9, 1_u32..8, 1_u32..20).prop_map(|(limit, window, which, slots, burst)| {
+    (1_u64..12, windows, 0_usize..9, 1_u32..8, 1_u64..20).prop_map(|(limit, window, which, slots, burst)| {
         let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
         let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
-        let wait = u64::from(burst) * window / 7;
+        let wait = burst * window / 7;
         let (policy, rule): (Policy, Rule) = match which {
             0 => (FixedWindow::new(quota).into(), Rule::Fixed),
             1 => (FixedWindow::new(quota).first_hit().into(), Rule::FirstHit),
@@ -135,9 +135,9 @@ fn any_policy() -> impl Strategy<Value = (Policy, Rule, Quota)> {
 }
 
 /// Gaps as a share of the window, and costs.
-fn traffic() -> impl Strategy<Value = Vec<(u64, u32)>> {
+fn traffic() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let gap = prop_oneof![3 => Just(0), 4 => 0_u64..200, 2 => 0_u64..1_500, 1 => 0_u64..5_000];
-    prop::collection::vec((gap, prop_oneof![6 => Just(1), 3 => 1_u32..5, 1 => Just(0)]), 1..120)
+    prop::collection::vec((gap, prop_oneof![6 => Just(1), 3 => 1_u64..5, 1 => Just(0)]), 1..120)
 }
 
 struct Run {
@@ -149,7 +149,7 @@ struct Run {
 
 impl Run {
     fn new((policy, rule, quota): (Policy, Rule, Quota), start: u64) -> Self {
-        let (limit, window) = (u64::from(quota.limit()), quota.window_nanos());
+        let (limit, window) = (quota.limit(), quota.window_nanos());
         let history = History { rule, limit, window, admitted: Vec::new() };
         Self { policy, state: vec![0; policy.words()], history, now: start }
     }
@@ -158,7 +158,7 @@ impl Run {
         self.now += gap * self.history.window / 1_000;
     }
 
-    fn allowed(&self, at: u64, cost: u32) -> bool {
+    fn allowed(&self, at: u64, cost: u64) -> bool {
         self.policy.check(&self.state, Nanos::new(at), cost).is_allowed()
     }
 }
@@ -171,13 +171,13 @@ proptest! {
         let mut run = Run::new(which, start);
         for (gap, cost) in traffic {
             run.pass(gap);
-            let expected = run.history.admits(run.now, cost.into());
+            let expected = run.history.admits(run.now, cost);
             // Nothing here exceeds a limit but a leaky bucket's queue, which is as long as its maximum wait.
             let fits = expected || (cost == 0 && run.policy.name() != "leaky-bucket");
             let decision = run.policy.decide(&mut run.state, Nanos::new(run.now), cost);
             prop_assert_eq!(decision.is_allowed(), fits, "at {} cost {}", run.now, cost);
             if expected && cost > 0 {
-                run.history.admitted.push((run.now, cost.into()));
+                run.history.admitted.push((run.now, cost));
             }
         }
         prop_assert!(run.history.worst_window() <= run.history.bound());
@@ -186,7 +186,7 @@ proptest! {
     #[test]
     fn the_figures_of_a_decision_are_honest(which in any_policy(), start in 0_u64..5_000, traffic in traffic()) {
         let mut run = Run::new(which, start);
-        let bucket_burst = match run.history.rule { Rule::Bucket { burst } => u64::from(burst), _ => run.history.limit };
+        let bucket_burst = match run.history.rule { Rule::Bucket { burst } => burst, _ => run.history.limit };
         for (gap, cost) in traffic {
             run.pass(gap);
             let now = run.now;
@@ -196,9 +196,9 @@ proptest! {
                 prop_assert!(wait > 0 && run.allowed(now + wait, cost), "admitted after exactly retry_after");
                 prop_assert!(!run.allowed(now + wait - 1, cost), "and not one tick earlier");
             } else if decision.is_denied() {
-                prop_assert!(u64::from(cost) > bucket_burst, "only what can never fit has no retry_after");
+                prop_assert!(cost > bucket_burst, "only what can never fit has no retry_after");
             }
-            let left = decision.remaining() as u32;
+            let left = decision.remaining();
             prop_assert!(left == 0 || run.allowed(now, left), "remaining {} fits", left);
             prop_assert!(!run.allowed(now, left + 1), "remaining {} + 1 does not", left);
             let peek = run.policy.check(&run.state, Nanos::new(now), 0);
@@ -263,7 +263,7 @@ proptest! {
                 prop_assert_eq!(run.policy.check(&run.state, now, 0).remaining(), before);
             }
         }
-        run.policy.refund(&mut run.state, Nanos::new(run.now), u32::MAX);
+        run.policy.refund(&mut run.state, Nanos::new(run.now), u64::MAX);
         let fresh = vec![0; run.policy.words()];
         let now = Nanos::new(run.now);
         prop_assert_eq!(
@@ -275,7 +275,7 @@ proptest! {
 
     #[test]
     fn a_join_is_at_least_as_strict_as_both(
-        which in any_policy(), a in traffic(), b in traffic(), probes in prop::collection::vec((0_u64..2_500, 1_u32..5), 40)
+        which in any_policy(), a in traffic(), b in traffic(), probes in prop::collection::vec((0_u64..2_500, 1_u64..5), 40)
     ) {
         let (mut one, mut two) = (Run::new(which, 3_333), Run::new(which, 4_444));
         for (run, traffic) in [(&mut one, a), (&mut two, b)] {
@@ -300,16 +300,16 @@ proptest! {
     fn a_sliding_window_decides_as_it_checks_and_records(
         // Around the limits at which a count gets more bits.
         limits in prop::array::uniform2(
-            prop_oneof![1_u32..12, 250_u32..260, 65_530_u32..65_540, u32::MAX - 3..=u32::MAX],
+            prop_oneof![1_u64..12, 250_u64..260, 65_530_u64..65_540, u64::from(u32::MAX) - 3..=u64::from(u32::MAX) + 3, MAX_LIMIT - 3..=MAX_LIMIT],
         ),
         slots in 1_u32..12, used in 0_u64..=8,
-        steps in prop::collection::vec((0_u64..300, 0_u64..50, 0_u64..=8, 0_u32..3), 1..60),
+        steps in prop::collection::vec((0_u64..300, 0_u64..50, 0_u64..=8, 0_u64..3), 1..60),
     ) {
         let policy = |limit| -> Policy {
             let quota = Quota::new(limit, Duration::from_micros(1)).unwrap();
             SlidingWindow::new(quota).slots(slots).unwrap().into()
         };
-        let part = |limit: u32, eighths: u64| (u64::from(limit) * eighths / 8) as u32;
+        let part = |limit: u64, eighths: u64| limit * eighths / 8;
         let (before, policy) = (policy(limits[0]), policy(limits[1]));
         // A change of the limit may leave more in the counts than the new one admits.
         let mut old = vec![0; before.words()];
@@ -332,7 +332,7 @@ proptest! {
     }
 
     #[test]
-    fn a_leaky_bucket_starts_work_no_closer_than_its_interval(traffic in traffic(), limit in 1_u32..12) {
+    fn a_leaky_bucket_starts_work_no_closer_than_its_interval(traffic in traffic(), limit in 1_u64..12) {
         let quota = Quota::new(limit, Duration::from_micros(1)).unwrap();
         let policy = Policy::leaky_bucket(quota);
         let (mut state, mut now, mut last) = (vec![0; policy.words()], 0, None);
@@ -343,7 +343,7 @@ proptest! {
                 let start = now + decision.delay().as_nanos() as u64;
                 // A delay is rounded up to a whole nanosecond, so two starts may come one closer than the interval.
                 if let Some(last) = last {
-                    prop_assert!((start + 1 - last) * u64::from(limit) >= 1_000);
+                    prop_assert!((start + 1 - last) * limit >= 1_000);
                 }
                 last = Some(start);
             }
@@ -352,8 +352,8 @@ proptest! {
 
     #[test]
     fn no_input_overflows(
-        limit in any::<u32>(), window in 1_u64..31_622_400_000_000_000, slots in 1_u32..3_600, burst in any::<u32>(),
-        steps in prop::collection::vec((any::<u64>(), any::<u32>(), any::<bool>()), 1..20)
+        limit in 0..=MAX_LIMIT, window in 1_u64..31_622_400_000_000_000, slots in 1_u32..3_600, burst in any::<u64>(),
+        steps in prop::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..20)
     ) {
         let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
         let bucket = TokenBucket::new(quota);
@@ -373,7 +373,7 @@ proptest! {
                 prop_assert!(policy.accepts(&state), "a state is always one that the algorithm accepts");
             }
             // Words from outside: what is accepted never panics either.
-            let mut foreign: Vec<u64> = (0..policy.words() as u64).map(|i| window.rotate_left(limit.wrapping_mul(i as u32) % 64)).collect();
+            let mut foreign: Vec<u64> = (0..policy.words() as u64).map(|i| window.rotate_left((limit.wrapping_mul(i) % 64) as u32)).collect();
             if policy.accepts(&foreign) {
                 for &(now, cost, _) in &steps {
                     let _ = policy.decide(&mut foreign, Nanos::new(now), cost);

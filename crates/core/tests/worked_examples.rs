@@ -193,6 +193,6 @@ fn policies(quota: Quota) -> Vec<Policy> {
         Policy::sliding_counter(quota),
         Policy::token_bucket(quota),
         Policy::leaky_bucket(quota),
-        Policy::concurrency(quota.limit()),
+        Policy::concurrency(quota.limit() as u32),
     ]
 }

@@ -33,16 +33,16 @@ fn join(limiter: &KeyedLimiter<ManualTimer>, how_many: usize) -> Vec<Waiting<'_>
 
 /// Nanoseconds a decision on one of a thousand other keys.
 fn others(limiter: &KeyedLimiter<ManualTimer>, now: Nanos) -> f64 {
-    let rounds = 3_000_u32;
+    let rounds = 3_000_u64;
     let mut best = f64::MAX;
     for _ in 0..5 {
         let begun = Instant::now();
         for _ in 0..rounds {
-            for key in 0..1_000_u32 {
+            for key in 0..1_000_u64 {
                 black_box(limiter.acquire_at(key, 1, now).is_allowed());
             }
         }
-        best = best.min(begun.elapsed().as_nanos() as f64 / (f64::from(rounds) * 1_000.0));
+        best = best.min(begun.elapsed().as_nanos() as f64 / (rounds as f64 * 1_000.0));
     }
     best
 }
@@ -60,12 +60,12 @@ fn change_under_load(limiter: &KeyedLimiter<ManualTimer>) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while changing.load(Ordering::Relaxed) {
-                for key in 0..1_000_u32 {
+                for key in 0..1_000_u64 {
                     black_box(limiter.acquire_at(key, 1, START).is_allowed());
                 }
             }
         });
-        for round in 0..10_000_u32 {
+        for round in 0..10_000_u64 {
             let quota = Quota::per_second(1_000 + round % 2);
             let policy =
                 if round % 3 == 0 { Policy::fixed_window(quota) } else { Policy::token_bucket(quota) };
@@ -150,7 +150,7 @@ fn main() {
     }
 
     let (_, many) = limiter(bucket, 1 << 20);
-    for key in 0..1_000_000_u32 {
+    for key in 0..1_000_000_u64 {
         let _ = many.acquire_at(key, 1, START);
     }
     let begun = Instant::now();
@@ -168,7 +168,7 @@ fn main() {
 
     let one = Limiter::with_clock(bucket, ManualTimer::new(START));
     let begun = Instant::now();
-    for round in 0..10_000_u32 {
+    for round in 0..10_000_u64 {
         one.set_policy_at(Policy::token_bucket(Quota::per_second(1_000 + round % 2)), START);
     }
     println!("set_policy of a limiter without keys {:7.0?}", begun.elapsed() / 10_000);

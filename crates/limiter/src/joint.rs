@@ -45,7 +45,7 @@ pub enum Request<'a, C: ?Sized = crate::SystemClock> {
         /// The key.
         key: &'a [u8],
         /// The cost.
-        cost: u32,
+        cost: u64,
         /// Decides instead of the limiter's policy: see [`KeyedLimiter::acquire_with_at`].
         policy: Option<&'a Policy>,
     },
@@ -54,14 +54,14 @@ pub enum Request<'a, C: ?Sized = crate::SystemClock> {
         /// The limiter.
         limiter: &'a Limiter<C>,
         /// The cost.
-        cost: u32,
+        cost: u64,
     },
 }
 
 impl<'a, C: ?Sized> Request<'a, C> {
     /// A request for `cost` of a key of a limiter.
     #[must_use]
-    pub const fn keyed(limiter: &'a KeyedLimiter<C>, key: &'a [u8], cost: u32) -> Self {
+    pub const fn keyed(limiter: &'a KeyedLimiter<C>, key: &'a [u8], cost: u64) -> Self {
         Self::Keyed { limiter, key, cost, policy: None }
     }
 
@@ -84,11 +84,11 @@ impl<'a, C: ?Sized> Request<'a, C> {
 
     /// A request for `cost` of a limiter without keys.
     #[must_use]
-    pub const fn unkeyed(limiter: &'a Limiter<C>, cost: u32) -> Self {
+    pub const fn unkeyed(limiter: &'a Limiter<C>, cost: u64) -> Self {
         Self::Unkeyed { limiter, cost }
     }
 
-    pub(crate) const fn cost(&self) -> u32 {
+    pub(crate) const fn cost(&self) -> u64 {
         match self {
             Self::Keyed { cost, .. } | Self::Unkeyed { cost, .. } => *cost,
         }
@@ -372,7 +372,7 @@ pub(crate) struct Sum {
     /// The first of them.
     pub first: usize,
     /// Their cost.
-    pub cost: u32,
+    pub cost: u64,
 }
 
 /// For each request, the requests for its state up to it.
@@ -392,7 +392,7 @@ fn sums<C: ?Sized>(
     order.sort_unstable_by_key(|&at| (state(at), at));
     let mut sums: Few<Sum> = requests.iter().map(|request| Sum { first: 0, cost: request.cost() }).collect();
     for group in order.chunk_by(|&one, &other| state(one) == state(other)) {
-        let mut cost = 0_u32;
+        let mut cost = 0_u64;
         for &at in group {
             cost = cost.saturating_add(sums[at].cost);
             sums[at] = Sum { first: group[0], cost };

@@ -30,7 +30,7 @@ use crate::{KeyedLimiter, Limiter};
 pub trait KeyedLimit: Send + Sync {
     /// Asks for `cost`, and takes it if it is admitted; a cost of 0 is a peek. Nothing happens before the future
     /// is first polled. A future that is dropped before it is ready may have taken the cost.
-    fn decide(&self, key: &[u8], cost: u32) -> impl Future<Output = Decision> + Send;
+    fn decide(&self, key: &[u8], cost: u64) -> impl Future<Output = Decision> + Send;
 
     /// The policy of keys without an override.
     fn policy(&self) -> Policy;
@@ -38,7 +38,7 @@ pub trait KeyedLimit: Send + Sync {
 
 impl<C: Clock> KeyedLimit for KeyedLimiter<C> {
     #[inline]
-    async fn decide(&self, key: &[u8], cost: u32) -> Decision {
+    async fn decide(&self, key: &[u8], cost: u64) -> Decision {
         self.acquire(key, cost)
     }
 
@@ -50,7 +50,7 @@ impl<C: Clock> KeyedLimit for KeyedLimiter<C> {
 /// One limit for all keys: the key is ignored.
 impl<C: Clock> KeyedLimit for Limiter<C> {
     #[inline]
-    async fn decide(&self, _key: &[u8], cost: u32) -> Decision {
+    async fn decide(&self, _key: &[u8], cost: u64) -> Decision {
         self.acquire(cost)
     }
 
@@ -61,7 +61,7 @@ impl<C: Clock> KeyedLimit for Limiter<C> {
 
 impl<L: KeyedLimit> KeyedLimit for Arc<L> {
     #[inline]
-    fn decide(&self, key: &[u8], cost: u32) -> impl Future<Output = Decision> + Send {
+    fn decide(&self, key: &[u8], cost: u64) -> impl Future<Output = Decision> + Send {
         L::decide(self, key, cost)
     }
 

@@ -85,7 +85,7 @@ impl<C: ?Sized> Limiter<C> {
     /// behind up to 64 waiters. Behind `n` more, it may describe the queue as it was up to `n / 64` requests ago, before
     /// a waiter left or the policy changed.
     #[inline]
-    pub fn acquire_at(&self, cost: u32, now: Nanos) -> Decision {
+    pub fn acquire_at(&self, cost: u64, now: Nanos) -> Decision {
         if self.is_plain()
             && let Some(decision) = self.versions.try_decide(|| now, cost)
         {
@@ -101,7 +101,7 @@ impl<C: ?Sized> Limiter<C> {
     }
 
     #[cold]
-    fn acquire_behind(&self, cost: u32, now: Nanos) -> Decision {
+    fn acquire_behind(&self, cost: u64, now: Nanos) -> Decision {
         if let Some(denied) = self.blocked_at(now) {
             return denied;
         }
@@ -156,7 +156,7 @@ impl<C: ?Sized> Limiter<C> {
     }
 
     /// The decision on `cost` at `now`, without taking it.
-    pub fn peek_at(&self, cost: u32, now: Nanos) -> Decision {
+    pub fn peek_at(&self, cost: u64, now: Nanos) -> Decision {
         if let Some(denied) = self.blocked_at(now) {
             return denied;
         }
@@ -167,7 +167,7 @@ impl<C: ?Sized> Limiter<C> {
     }
 
     /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on it.
-    pub fn acquire_up_to_at(&self, cost: u32, now: Nanos) -> (u32, Decision) {
+    pub fn acquire_up_to_at(&self, cost: u64, now: Nanos) -> (u64, Decision) {
         match self.blocked_at(now) {
             Some(denied) => (0, denied),
             None if self.line.is_busy() => {
@@ -180,7 +180,7 @@ impl<C: ?Sized> Limiter<C> {
     /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Units above the limit are debt, which
     /// time repays (see [`Algorithm::charge`]); it also counts against waiters, and during a block. Returns the decision on a cost
     /// of 0 afterwards: a denial if more is in use than the limit.
-    pub fn charge_at(&self, cost: u32, now: Nanos) -> Decision {
+    pub fn charge_at(&self, cost: u64, now: Nanos) -> Decision {
         let standing = if self.line.is_busy() {
             self.step(now, |line, ground, wakes| {
                 let policy = *ground.policy;
@@ -196,7 +196,7 @@ impl<C: ?Sized> Limiter<C> {
     }
 
     /// Returns up to `cost` of the units that were taken last; never more than are in use.
-    pub fn refund_at(&self, cost: u32, now: Nanos) {
+    pub fn refund_at(&self, cost: u64, now: Nanos) {
         if self.line.is_busy() {
             return self.step(now, |line, ground, wakes| line.refund(ground, cost, wakes));
         }
@@ -212,7 +212,7 @@ impl<C: ?Sized> Limiter<C> {
     }
 
     /// Corrects an estimate at `now` to the `actual` cost (see [`Policy::settle`]). A caller settles each estimate once.
-    pub fn settle_at(&self, estimate: Estimate, actual: u32, now: Nanos) {
+    pub fn settle_at(&self, estimate: Estimate, actual: u64, now: Nanos) {
         if self.line.is_busy() {
             return self.step(now, |line, ground, wakes| {
                 let actual = self.eras.actual(ground.policy, estimate, actual);
@@ -300,7 +300,7 @@ impl<C: Clock> Limiter<C> {
 
     /// Asks for `cost` at the current time. A cost of 0 is a peek.
     #[inline]
-    pub fn acquire(&self, cost: u32) -> Decision {
+    pub fn acquire(&self, cost: u64) -> Decision {
         if self.is_plain()
             && let Some(decision) = self.versions.try_decide(|| self.clock.now(), cost)
         {
@@ -310,12 +310,12 @@ impl<C: Clock> Limiter<C> {
     }
 
     /// The decision on `cost`, without taking it.
-    pub fn peek(&self, cost: u32) -> Decision {
+    pub fn peek(&self, cost: u64) -> Decision {
         self.peek_at(cost, self.clock.now())
     }
 
     /// Takes as much of `cost` as is available; returns that amount and the decision on it.
-    pub fn acquire_up_to(&self, cost: u32) -> (u32, Decision) {
+    pub fn acquire_up_to(&self, cost: u64) -> (u64, Decision) {
         self.acquire_up_to_at(cost, self.clock.now())
     }
 
@@ -330,12 +330,12 @@ impl<C: Clock> Limiter<C> {
     }
 
     /// [`charge_at`](Self::charge_at) at the current time.
-    pub fn charge(&self, cost: u32) -> Decision {
+    pub fn charge(&self, cost: u64) -> Decision {
         self.charge_at(cost, self.clock.now())
     }
 
     /// Returns up to `cost` of the units that were taken last; never more than are in use.
-    pub fn refund(&self, cost: u32) {
+    pub fn refund(&self, cost: u64) {
         self.refund_at(cost, self.clock.now());
     }
 
@@ -359,7 +359,7 @@ impl<T: Timer> Limiter<T> {
     /// If waiting cannot help, or the cost would not be admitted by `deadline`. Both errors are returned at once.
     pub fn wait(
         &self,
-        cost: u32,
+        cost: u64,
         deadline: Option<Nanos>,
     ) -> impl Future<Output = Result<Admission, WaitError>> {
         wait(self, cost, deadline, &self.clock)
@@ -369,7 +369,7 @@ impl<T: Timer> Limiter<T> {
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).
-    pub fn wait_blocking(&self, cost: u32, deadline: Option<Nanos>) -> Result<Admission, WaitError> {
+    pub fn wait_blocking(&self, cost: u64, deadline: Option<Nanos>) -> Result<Admission, WaitError> {
         block_on(self.wait(cost, deadline))
     }
 
@@ -377,7 +377,7 @@ impl<T: Timer> Limiter<T> {
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).
-    pub async fn wait_for(&self, cost: u32, span: Duration) -> Result<Admission, WaitError> {
+    pub async fn wait_for(&self, cost: u64, span: Duration) -> Result<Admission, WaitError> {
         self.wait(cost, Some(self.clock.now().saturating_add(span.into()))).await
     }
 }

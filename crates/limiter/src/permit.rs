@@ -24,7 +24,7 @@ use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 #[must_use = "a permit that is dropped is given back at once"]
 pub struct Permit<'a, C: Clock = SystemClock> {
     from: From<'a, C>,
-    cost: u32,
+    cost: u64,
 }
 
 enum From<'a, C> {
@@ -34,18 +34,18 @@ enum From<'a, C> {
 
 impl<'a, C: Clock> Permit<'a, C> {
     /// Units that were taken.
-    pub(crate) const fn of(limiter: &'a Limiter<C>, cost: u32) -> Self {
+    pub(crate) const fn of(limiter: &'a Limiter<C>, cost: u64) -> Self {
         Self { from: From::One(limiter), cost }
     }
 
     /// Units of a key that were taken.
-    pub(crate) const fn of_key(limiter: &'a KeyedLimiter<C>, tag: Tag, cost: u32) -> Self {
+    pub(crate) const fn of_key(limiter: &'a KeyedLimiter<C>, tag: Tag, cost: u64) -> Self {
         Self { from: From::Key(limiter, tag), cost }
     }
 
     /// The number of units.
     #[must_use]
-    pub const fn cost(&self) -> u32 {
+    pub const fn cost(&self) -> u64 {
         self.cost
     }
 
@@ -87,7 +87,7 @@ impl<C: Clock> fmt::Debug for Permit<'_, C> {
 #[must_use = "a permit that is dropped is given back at once"]
 pub struct OwnedPermit<C: Clock = SystemClock> {
     from: Owner<C>,
-    cost: u32,
+    cost: u64,
 }
 
 enum Owner<C> {
@@ -100,7 +100,7 @@ impl<C: Clock> OwnedPermit<C> {
     ///
     /// # Errors
     /// The same as [`Limiter::permit`].
-    pub fn of(limiter: &Arc<Limiter<C>>, cost: u32) -> Result<Self, Denied> {
+    pub fn of(limiter: &Arc<Limiter<C>>, cost: u64) -> Result<Self, Denied> {
         limiter.permit(cost)?.keep();
         Ok(Self { from: Owner::One(Arc::clone(limiter)), cost })
     }
@@ -109,7 +109,7 @@ impl<C: Clock> OwnedPermit<C> {
     ///
     /// # Errors
     /// The same as [`KeyedLimiter::permit`].
-    pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u32) -> Result<Self, Denied> {
+    pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u64) -> Result<Self, Denied> {
         let tag = limiter.tag_of(&key);
         limiter.permit(key, cost)?.keep();
         Ok(Self { from: Owner::Key(Arc::clone(limiter), tag), cost })
@@ -117,7 +117,7 @@ impl<C: Clock> OwnedPermit<C> {
 
     /// The number of units.
     #[must_use]
-    pub const fn cost(&self) -> u32 {
+    pub const fn cost(&self) -> u64 {
         self.cost
     }
 
@@ -134,7 +134,7 @@ impl<T: Timer> OwnedPermit<T> {
     /// The same as [`Limiter::wait`].
     pub async fn wait(
         limiter: &Arc<Limiter<T>>,
-        cost: u32,
+        cost: u64,
         deadline: Option<Nanos>,
     ) -> Result<Self, WaitError> {
         limiter.wait_permit(cost, deadline).await?.keep();
@@ -148,7 +148,7 @@ impl<T: Timer> OwnedPermit<T> {
     pub async fn wait_key(
         limiter: &Arc<KeyedLimiter<T>>,
         key: impl Key,
-        cost: u32,
+        cost: u64,
         deadline: Option<Nanos>,
     ) -> Result<Self, WaitError> {
         let tag = limiter.tag_of(&key);
@@ -178,7 +178,7 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of [`acquire`](Self::acquire). Use
     /// [`wait_permit`](Self::wait_permit), which waits for the delay.
-    pub fn permit(&self, cost: u32) -> Result<Permit<'_, C>, Denied> {
+    pub fn permit(&self, cost: u64) -> Result<Permit<'_, C>, Denied> {
         self.acquire(cost).into_result()?;
         Ok(Permit::of(self, cost))
     }
@@ -189,7 +189,7 @@ impl<T: Timer> Limiter<T> {
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).
-    pub async fn wait_permit(&self, cost: u32, deadline: Option<Nanos>) -> Result<Permit<'_, T>, WaitError> {
+    pub async fn wait_permit(&self, cost: u64, deadline: Option<Nanos>) -> Result<Permit<'_, T>, WaitError> {
         self.wait(cost, deadline).await?;
         Ok(Permit::of(self, cost))
     }
@@ -201,7 +201,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// # Errors
     /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of [`acquire`](Self::acquire). Use
     /// [`wait_permit`](Self::wait_permit), which waits for the delay.
-    pub fn permit(&self, key: impl Key, cost: u32) -> Result<Permit<'_, C>, Denied> {
+    pub fn permit(&self, key: impl Key, cost: u64) -> Result<Permit<'_, C>, Denied> {
         let tag = self.tag_of(&key);
         self.acquire(key, cost).into_result()?;
         Ok(Permit::of_key(self, tag, cost))
@@ -216,7 +216,7 @@ impl<T: Timer> KeyedLimiter<T> {
     pub async fn wait_permit(
         &self,
         key: impl Key,
-        cost: u32,
+        cost: u64,
         deadline: Option<Nanos>,
     ) -> Result<Permit<'_, T>, WaitError> {
         let tag = self.tag_of(&key);

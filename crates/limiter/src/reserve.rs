@@ -54,7 +54,7 @@ impl Eras {
     }
 
     /// The cost to which an estimate is corrected: if its units no longer count where they did, at least the estimate.
-    pub fn actual(&self, policy: &Policy, estimate: Estimate, actual: u32) -> u32 {
+    pub fn actual(&self, policy: &Policy, estimate: Estimate, actual: u64) -> u64 {
         if self.place(policy) == estimate.place { actual } else { actual.max(estimate.cost) }
     }
 }
@@ -106,7 +106,7 @@ impl Estimates {
 
     /// The sum of the units.
     #[must_use]
-    pub fn cost(&self) -> u32 {
+    pub fn cost(&self) -> u64 {
         self.iter().fold(0, |sum, estimate| sum.saturating_add(estimate.cost))
     }
 
@@ -117,7 +117,7 @@ impl Estimates {
 
     /// Passes on each estimate with its part of the `actual` cost, the latest first, for a call of [`KeyedLimiter::settle_at`] or
     /// [`Limiter::settle_at`]. Units that were not used are returned from the latest extension back to the first estimate.
-    pub fn settle(self, actual: u32, mut settle: impl FnMut(Estimate, u32)) {
+    pub fn settle(self, actual: u64, mut settle: impl FnMut(Estimate, u64)) {
         let mut unused = self.cost().saturating_sub(actual);
         let mut beyond = actual.saturating_sub(self.cost());
         for estimate in self.0.into_iter().rev() {
@@ -145,7 +145,7 @@ impl<C: Clock> Reservation<C> {
     ///
     /// # Errors
     /// [`Denied`] if the limiter does not admit the estimate. A reservation does not report a leaky bucket's delay.
-    pub fn of(limiter: &Arc<Limiter<C>>, cost: u32) -> Result<Self, Denied> {
+    pub fn of(limiter: &Arc<Limiter<C>>, cost: u64) -> Result<Self, Denied> {
         Self::take(Of::All(Arc::clone(limiter)), cost)
     }
 
@@ -153,18 +153,18 @@ impl<C: Clock> Reservation<C> {
     ///
     /// # Errors
     /// The same as [`of`](Self::of).
-    pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u32) -> Result<Self, Denied> {
+    pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u64) -> Result<Self, Denied> {
         Self::take(Of::Key(Arc::clone(limiter), limiter.tag_of(&key)), cost)
     }
 
-    fn take(of: Of<C>, cost: u32) -> Result<Self, Denied> {
+    fn take(of: Of<C>, cost: u64) -> Result<Self, Denied> {
         let estimates = of.take(cost)?.into();
         Ok(Self { of, estimates, is_cancelled_on_drop: false })
     }
 
     /// The units that are taken: the estimate and its extensions.
     #[must_use]
-    pub fn cost(&self) -> u32 {
+    pub fn cost(&self) -> u64 {
         self.estimates.cost()
     }
 
@@ -172,13 +172,13 @@ impl<C: Clock> Reservation<C> {
     ///
     /// # Errors
     /// [`Denied`] if the limiter does not admit it; the reservation stays as it was.
-    pub fn extend(&mut self, more: u32) -> Result<(), Denied> {
+    pub fn extend(&mut self, more: u64) -> Result<(), Denied> {
         self.estimates.add(self.of.take(more)?);
         Ok(())
     }
 
     /// Corrects the units that are taken to the `actual` cost.
-    pub fn settle(mut self, actual: u32) {
+    pub fn settle(mut self, actual: u64) {
         self.correct(actual);
     }
 
@@ -194,7 +194,7 @@ impl<C: Clock> Reservation<C> {
         reservation
     }
 
-    fn correct(&mut self, actual: u32) {
+    fn correct(&mut self, actual: u64) {
         std::mem::take(&mut self.estimates)
             .settle(actual, |estimate, actual| self.of.settle(estimate, actual));
     }
@@ -208,7 +208,7 @@ impl<C: Clock> Of<C> {
         }
     }
 
-    fn take(&self, cost: u32) -> Result<Estimate, Denied> {
+    fn take(&self, cost: u64) -> Result<Estimate, Denied> {
         let taken = self.now();
         let place = match self {
             Self::All(limiter) => limiter.place(),
@@ -222,7 +222,7 @@ impl<C: Clock> Of<C> {
         Ok(Estimate { cost, taken, place })
     }
 
-    fn settle(&self, estimate: Estimate, actual: u32) {
+    fn settle(&self, estimate: Estimate, actual: u64) {
         let now = self.now();
         match self {
             Self::All(limiter) => limiter.settle_at(estimate, actual, now),

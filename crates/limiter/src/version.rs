@@ -81,13 +81,13 @@ impl Versions {
     /// Decides, if no other thread holds the state.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
-    pub fn try_decide(&self, now: impl FnOnce() -> Nanos, cost: u32) -> Option<Decision> {
+    pub fn try_decide(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Option<Decision> {
         let version = self.current();
         version.cell.try_decide(&version.policy, now, cost)
     }
 
     /// Decides, after waiting for a thread that holds the state.
-    pub fn decide(&self, now: Nanos, cost: u32) -> Decision {
+    pub fn decide(&self, now: Nanos, cost: u64) -> Decision {
         retry(|| self.try_decide(|| now, cost))
     }
 

@@ -96,7 +96,7 @@ pub async fn wait_all<T: Timer>(
         if binding.retry_after().is_none() && !all.bound().is_some_and(|at| requests[at].is_in_flight()) {
             return Err(WaitAllError::Never(Box::new(all)));
         }
-        if all.bound().is_some_and(|at| u64::from(requests[at].cost()) > binding.limit()) {
+        if all.bound().is_some_and(|at| requests[at].cost() > binding.limit()) {
             return Err(WaitAllError::Never(Box::new(all)));
         }
         let wait = binding.retry_after().map_or(Nanos::ZERO, Nanos::from);
@@ -215,7 +215,7 @@ fn enter<T: Timer>(
 ) -> Option<Arc<Ticket>> {
     let cost = (0..requests.len())
         .filter(|&other| states.of_state(other).first == at)
-        .fold(0, |sum: u32, other| sum.saturating_add(requests[other].cost()));
+        .fold(0, |sum: u64, other| sum.saturating_add(requests[other].cost()));
     let enters = is_denied && cost > 0;
     // Without a step, the announcement of the line would stay.
     let entered =

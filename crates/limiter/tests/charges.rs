@@ -89,7 +89,7 @@ fn a_debt_outlives_evictions_changes_and_restores() {
         let keys = KeyedLimiter::builder(policy).max_keys(64).when_full(WhenFull::Forget).clock(()).build();
         let keys = keys.unwrap();
         assert!(keys.charge_at("a", 30_000, START).is_denied());
-        for other in 0..200_u32 {
+        for other in 0..200_u64 {
             let _ = keys.acquire_at(other, 1, START);
         }
         assert!(keys.peek_at("a", 1, START).is_denied(), "{}: after an eviction", policy.name());

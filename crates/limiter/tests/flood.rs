@@ -55,7 +55,7 @@ fn long() -> u64 {
         .map_or(100_000_000, |keys| keys.parse().expect("TIDEGATE_FLOOD: a number"))
 }
 
-fn members_and_strangers(policy: Policy, max_keys: usize, flood: u64, limit: u32) {
+fn members_and_strangers(policy: Policy, max_keys: usize, flood: u64, limit: u64) {
     let limiter = limiter(policy, max_keys, |builder| builder);
     let room =
         |key: &[u8], now| (0..=limit).take_while(|_| limiter.acquire_at(key, 1, now).is_allowed()).count();
@@ -261,8 +261,8 @@ fn a_peek_agrees_with_the_decision_on_a_full_table() {
             let key = if number % 4 == 0 { key(1, number) } else { key(2, number) };
             let peeked = limiter.peek_at(&key[..], 1, NOW).is_allowed();
             let decided = limiter.acquire_at(&key[..], 1, NOW).is_allowed();
-            denied += u32::from(!decided);
-            differ += u32::from(peeked != decided);
+            denied += u64::from(!decided);
+            differ += u64::from(peeked != decided);
         }
         // A leaky bucket with a wait still admits, so its records give way.
         assert!(denied >= 1_990 || policy.name() == "leaky-bucket", "{}: {denied} denied", policy.name());

@@ -91,7 +91,7 @@ fn run_all(callers: &mut Vec<Caller<'_>>) {
     }
 }
 
-fn policy(per_second: u32) -> Policy {
+fn policy(per_second: u64) -> Policy {
     let bucket = tidegate_limiter::algorithm::TokenBucket::new(Quota::per_second(per_second));
     bucket.burst(1).unwrap().into()
 }

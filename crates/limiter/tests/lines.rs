@@ -314,7 +314,8 @@ fn a_cancelled_slot_of_a_leaky_bucket_goes_to_the_next_caller() {
     // 300/1s is no whole number of nanoseconds apart.
     for limit in [10, 300] {
         let interval = Duration::from_secs(1) / limit;
-        let bucket = LeakyBucket::new(Quota::per_second(limit)).max_wait(Duration::from_mins(1)).unwrap();
+        let bucket =
+            LeakyBucket::new(Quota::per_second(limit.into())).max_wait(Duration::from_mins(1)).unwrap();
         let (timer, one) = unkeyed(bucket);
         assert!(one.acquire(1).is_allowed());
         let mut line: Vec<Option<Waiting<'_>>> =
@@ -449,7 +450,7 @@ fn ten_thousand_in_line_are_served_at_the_rate_of_their_policy() {
             assert!(poll(waiting).is_pending());
         }
         // When somebody was served, in milliseconds, and how many were in line then.
-        let mut served: Vec<(u32, usize)> = Vec::new();
+        let mut served: Vec<(u64, usize)> = Vec::new();
         for ms in 1..20_000 {
             timer.advance(Duration::from_millis(1));
             let before = line.len();
@@ -464,7 +465,7 @@ fn ten_thousand_in_line_are_served_at_the_rate_of_their_policy() {
         }
         let ((first, left), (last, none)) = (served[0], served[served.len() - 1]);
         assert_eq!(none, 0, "{policy}: still in line");
-        let served = left as f64 / (f64::from(last - first) / 1_000.0);
+        let served = left as f64 / ((last - first) as f64 / 1_000.0);
         assert!((served / rate - 1.0).abs() < 0.01, "{policy}: {served:.1}/s instead of {rate}/s");
     }
 }
@@ -486,7 +487,7 @@ fn behind_a_shortened_line_the_retry_time_is_exact_after_one_ask_per_64_waiters(
         let before = told(&keys);
         line.drain(1_000..3_000);
         // Renewed 64 at a time; until then the answer is that of the line as it was.
-        let mut answers: Vec<Duration> = (0..=3_000_u32.div_ceil(64)).map(|_| told(&keys)).collect();
+        let mut answers: Vec<Duration> = (0..=3_000_u64.div_ceil(64)).map(|_| told(&keys)).collect();
         let exact = answers.pop().unwrap();
         assert!(answers.iter().all(|&answer| answer == before || answer == exact));
         let (_, fresh) = keyed(policy);

@@ -9,9 +9,9 @@ use tidegate_limiter::{KeyedLimiter, Limiter, SnapshotEntry, Until, WhenFull};
 
 const NOW: Nanos = Nanos::from_secs(7_200 + 60);
 
-type Make = fn(u32) -> Policy;
+type Make = fn(u64) -> Policy;
 
-fn quota(limit: u32) -> Quota {
+fn quota(limit: u64) -> Quota {
     Quota::new(limit, Duration::from_hours(1)).unwrap()
 }
 
@@ -23,8 +23,8 @@ const MAKES: [Make; 4] = [
     |limit| Policy::sliding_counter(quota(limit)),
 ];
 
-fn admitted(limiter: &KeyedLimiter<()>, key: &str, most: u32) -> u32 {
-    (0..most).filter(|_| limiter.acquire_at(key, 1, NOW).is_allowed()).count() as u32
+fn admitted(limiter: &KeyedLimiter<()>, key: &str, most: u64) -> u64 {
+    (0..most).filter(|_| limiter.acquire_at(key, 1, NOW).is_allowed()).count() as u64
 }
 
 fn change(limiter: &KeyedLimiter<()>, policy: Policy, finish: bool) {

@@ -13,8 +13,8 @@ const WINDOW: u64 = 60_000_000_000;
 const START: Nanos = Nanos::new(1_000 * WINDOW);
 const KEYS: [&str; 3] = ["a", "b", "c"];
 /// Around the widths of counts in states and records.
-const LIMITS: [u32; 14] = [1, 2, 5, 10, 100, 126, 127, 128, 253, 254, 255, 256, 300, 1_000];
-const WIDE: [u32; 6] = [65_533, 65_534, 65_535, 65_536, 70_000, 1_000_000];
+const LIMITS: [u64; 14] = [1, 2, 5, 10, 100, 126, 127, 128, 253, 254, 255, 256, 300, 1_000];
+const WIDE: [u64; 6] = [65_533, 65_534, 65_535, 65_536, 70_000, 1_000_000];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -37,7 +37,7 @@ const KINDS: [Kind; 8] =
     [FixedWindow, SlidingLog, SlidingWindow, SlidingCounter, TokenBucket, LeakyBucket, Concurrency, Held];
 
 impl Kind {
-    fn policy(self, limit: u32) -> Policy {
+    fn policy(self, limit: u64) -> Policy {
         let quota = Quota::new(limit, Duration::from_nanos(WINDOW)).unwrap();
         match self {
             FixedWindow => Policy::fixed_window(quota),
@@ -46,8 +46,10 @@ impl Kind {
             SlidingCounter => Policy::sliding_counter(quota),
             TokenBucket => Policy::token_bucket(quota),
             LeakyBucket => Policy::leaky_bucket(quota),
-            Concurrency => Policy::concurrency(limit),
-            Held => algorithm::Concurrency::new(limit).hold(Duration::from_nanos(WINDOW)).unwrap().into(),
+            Concurrency => Policy::concurrency(limit as u32),
+            Held => {
+                algorithm::Concurrency::new(limit as u32).hold(Duration::from_nanos(WINDOW)).unwrap().into()
+            }
         }
     }
 }
@@ -63,9 +65,9 @@ struct Known {
 }
 
 impl Known {
-    fn limit_is(&mut self, limit: u32, now: u64) {
-        if self.limits.last().is_none_or(|(_, last)| *last != u64::from(limit)) {
-            self.limits.push((now, limit.into()));
+    fn limit_is(&mut self, limit: u64, now: u64) {
+        if self.limits.last().is_none_or(|(_, last)| *last != limit) {
+            self.limits.push((now, limit));
         }
     }
 
@@ -125,15 +127,15 @@ impl Known {
     }
 
     /// A request whose units go back to the place where they count when it is settled, and the units that it really used.
-    fn settle_one(&mut self, kind: Kind, random: &mut Random) -> Option<(Estimate, u32)> {
+    fn settle_one(&mut self, kind: Kind, random: &mut Random) -> Option<(Estimate, u64)> {
         if matches!(kind, LeakyBucket | Concurrency | Held) || self.used.is_empty() {
             return None;
         }
         let at = random.below(self.used.len());
         let (taken, cost) = self.used[at];
-        let actual = random.next() % (cost as u32 + 1);
-        self.used[at].1 = actual.into();
-        Some((Estimate { cost: cost as u32, taken: Nanos::new(taken), place: self.places[at] }, actual))
+        let actual = random.next() % (cost + 1);
+        self.used[at].1 = actual;
+        Some((Estimate { cost, taken: Nanos::new(taken), place: self.places[at] }, actual))
     }
 
     fn refund(&mut self, kind: Kind, now: u64, mut units: u64) {
@@ -159,16 +161,16 @@ impl Known {
 struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u32 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u32
+        self.0 >> 33
     }
 
     fn below(&mut self, bound: usize) -> usize {
         self.next() as usize % bound
     }
 
-    fn limit(&mut self, kind: Kind) -> u32 {
+    fn limit(&mut self, kind: Kind) -> u64 {
         // A log of a million entries takes too long to move.
         if !matches!(kind, SlidingLog | Held) && self.below(4) == 0 {
             WIDE[self.below(6)]
@@ -177,7 +179,7 @@ impl Random {
         }
     }
 
-    fn cost(&mut self, limit: u32) -> u32 {
+    fn cost(&mut self, limit: u64) -> u64 {
         match self.below(4) {
             0 => 1,
             1 => limit.max(1),
@@ -209,18 +211,18 @@ fn a_keyed_limiter_keeps_the_law() {
 #[derive(Debug)]
 #[expect(dead_code, reason = "shown when the law is broken")]
 enum Step {
-    Acquire(&'static str, u32, bool),
-    UpTo(&'static str, u32, u32),
-    Policy(u32, bool),
-    Override(&'static str, u32),
+    Acquire(&'static str, u64, bool),
+    UpTo(&'static str, u64, u64),
+    Policy(u64, bool),
+    Override(&'static str, u64),
     NoOverride(&'static str),
     MaxKeys(usize),
     WhenFull(WhenFull),
     Flood(usize),
     Save,
     Restore,
-    Refund(&'static str, u32),
-    Settle(&'static str, Estimate, u32),
+    Refund(&'static str, u64),
+    Settle(&'static str, Estimate, u64),
     Time(u64),
     Over(String),
 }
@@ -232,7 +234,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
     let limiter = KeyedLimiter::builder(kind.policy(limit)).max_keys(64).clock(()).build().unwrap();
     let (mut now, mut history) = (START, Vec::new());
     let mut known: BTreeMap<&str, Known> = BTreeMap::new();
-    let mut overrides: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut overrides: BTreeMap<&str, u64> = BTreeMap::new();
     let mut saved: Option<(Policy, Vec<SnapshotEntry>)> = None;
     for newcomer in 0..60 {
         let key = KEYS[random.below(3)];
@@ -315,11 +317,11 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
             }
             17 => {
                 let used = known.get(key).and_then(|known| known.used.last()).map_or(0, |(_, units)| *units);
-                let units = 1 + random.below(used.max(1) as usize) as u32;
+                let units = 1 + random.below(used.max(1) as usize) as u64;
                 let known = known.entry(key).or_default();
                 let units = if known.may_refund(kind) { units } else { 0 };
                 limiter.refund_at(key, units, now);
-                known.refund(kind, now.get(), units.into());
+                known.refund(kind, now.get(), units);
                 Step::Refund(key, units)
             }
             _ => {
@@ -334,7 +336,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
         }
         if admitted > 0 {
             let known = known.entry(key).or_default();
-            known.used.push((start.get(), admitted.into()));
+            known.used.push((start.get(), admitted));
             known.places.truncate(known.used.len() - 1);
             known.places.push(place);
             *checked += 1;
@@ -365,7 +367,7 @@ fn a_limiter_without_keys_keeps_the_law() {
                         history.push(Step::Acquire("", cost, decision.is_allowed()));
                         if decision.is_allowed() {
                             let start = now.saturating_add(decision.delay().into());
-                            known.used.push((start.get(), cost.into()));
+                            known.used.push((start.get(), cost));
                             known.places.truncate(known.used.len() - 1);
                             known.places.push(place);
                             if let Err(over) = known.check(kind, now.get()) {
@@ -397,10 +399,10 @@ fn a_limiter_without_keys_keeps_the_law() {
                     }
                     10 => {
                         let used = known.used.last().map_or(0, |(_, units)| *units);
-                        let units = 1 + random.below(used.max(1) as usize) as u32;
+                        let units = 1 + random.below(used.max(1) as usize) as u64;
                         let units = if known.may_refund(kind) { units } else { 0 };
                         limiter.refund_at(units, now);
-                        known.refund(kind, now.get(), units.into());
+                        known.refund(kind, now.get(), units);
                         history.push(Step::Refund("", units));
                     }
                     _ => {

@@ -89,7 +89,7 @@ fn a_changed_policy_keeps_what_was_used_of_every_key() {
     {
         let limiter = keyed(old);
         for key in 0..50_u8 {
-            assert!(limiter.acquire([key], u32::from(key % 10)).is_allowed());
+            assert!(limiter.acquire([key], u64::from(key % 10)).is_allowed());
         }
         limiter.set_policy_at(new, NOW).unwrap();
         for key in 0..50_u8 {
@@ -120,7 +120,7 @@ fn a_snapshot_restores_every_key() {
     for policy in policies(Quota::per_hour(10)) {
         let limiter = keyed(policy);
         for key in 0..50_u8 {
-            assert!(limiter.acquire([key], u32::from(key % 10)).is_allowed());
+            assert!(limiter.acquire([key], u64::from(key % 10)).is_allowed());
         }
         limiter.block_at("mallory", Until::UNBLOCKED, NOW).unwrap();
         limiter.set_override_at([7], policy, NOW).unwrap();
@@ -365,7 +365,7 @@ proptest! {
     /// A keyed limiter decides for each key as a limiter of its own would, as long as no key has to go. Known hash keys,
     /// because with random ones a key in a small table meets four others in its two buckets once in a great while.
     #[test]
-    fn keys_do_not_influence_each_other(requests in prop::collection::vec((0_u8..20, 0_u64..3_000, 0_u32..4), 1..300)) {
+    fn keys_do_not_influence_each_other(requests in prop::collection::vec((0_u8..20, 0_u64..3_000, 0_u64..4), 1..300)) {
         for policy in policies("5/1us".parse().unwrap()) {
             let together =
                 KeyedLimiter::builder(policy).max_keys(100).hash_keys(HashKeys::from_seeds(1, 2)).clock(()).build().unwrap();
@@ -390,7 +390,7 @@ fn a_batch_decides_like_single_calls() {
             limiter.set_override_at([8], policies(Quota::per_hour(1))[0], NOW).unwrap();
         }
         // More than are fetched at once; keys come several times, and some only look.
-        let requests: Vec<([u8; 1], u32)> = (0..150_u8).map(|n| ([n % 40], u32::from(n) % 3)).collect();
+        let requests: Vec<([u8; 1], u64)> = (0..150_u8).map(|n| ([n % 40], u64::from(n) % 3)).collect();
         let together = many.acquire_many_at(&requests, NOW);
         let apart: Vec<_> = requests.iter().map(|(key, cost)| single.acquire_at(key, *cost, NOW)).collect();
         assert_eq!(together, apart, "{}", policy.name());

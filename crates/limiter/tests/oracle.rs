@@ -19,33 +19,33 @@ const START: Nanos = Nanos::from_secs(100);
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Advance(u64),
-    Acquire(u32),
-    UpTo(u32),
-    Joint(u32),
-    Wait(u32),
+    Acquire(u64),
+    UpTo(u64),
+    Joint(u64),
+    Wait(u64),
     Cancel(usize),
-    Refund(u32),
+    Refund(u64),
     Block(u64),
     Unblock,
-    Change { limit: u32, slots: bool, finish: bool },
-    Override { limit: u32, slots: bool },
+    Change { limit: u64, slots: bool, finish: bool },
+    Override { limit: u64, slots: bool },
     NoOverride,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..400_u64).prop_map(Step::Advance),
-        4 => (1..6_u32).prop_map(Step::Acquire),
-        1 => (1..9_u32).prop_map(Step::UpTo),
-        2 => (1..4_u32).prop_map(Step::Joint),
-        3 => (1..5_u32).prop_map(Step::Wait),
+        4 => (1..6_u64).prop_map(Step::Acquire),
+        1 => (1..9_u64).prop_map(Step::UpTo),
+        2 => (1..4_u64).prop_map(Step::Joint),
+        3 => (1..5_u64).prop_map(Step::Wait),
         1 => (0..9_usize).prop_map(Step::Cancel),
-        1 => (1..4_u32).prop_map(Step::Refund),
+        1 => (1..4_u64).prop_map(Step::Refund),
         1 => (0..500_u64).prop_map(Step::Block),
         1 => Just(Step::Unblock),
-        2 => (1..9_u32, any::<bool>(), any::<bool>())
+        2 => (1..9_u64, any::<bool>(), any::<bool>())
             .prop_map(|(limit, slots, finish)| Step::Change { limit, slots, finish }),
-        1 => (1..9_u32, any::<bool>()).prop_map(|(limit, slots)| Step::Override { limit, slots }),
+        1 => (1..9_u64, any::<bool>()).prop_map(|(limit, slots)| Step::Override { limit, slots }),
         1 => Just(Step::NoOverride),
     ]
 }
@@ -68,7 +68,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn policy(self, limit: u32, slots: bool) -> Policy {
+    fn policy(self, limit: u64, slots: bool) -> Policy {
         let quota = Quota::per_second(self.limit(limit));
         match self {
             Self::Log if slots => Policy::sliding_window(quota),
@@ -80,11 +80,11 @@ impl Kind {
             Self::LeakyBucket => {
                 LeakyBucket::new(quota).max_wait(std::time::Duration::from_mins(20)).unwrap().into()
             }
-            Self::Concurrency => Policy::concurrency(limit),
+            Self::Concurrency => Policy::concurrency(limit as u32),
         }
     }
 
-    fn limit(self, limit: u32) -> u32 {
+    fn limit(self, limit: u64) -> u64 {
         // Those whose interval is a whole number of milliseconds, which is how often a leaky bucket's waiters are polled.
         if self == Self::LeakyBucket { [1, 2, 4, 5, 8][limit as usize % 5] } else { limit }
     }
@@ -99,27 +99,27 @@ struct Admitted {
     asked: Nanos,
     /// When their work starts.
     start: Nanos,
-    cost: u32,
+    cost: u64,
 }
 
 /// Everything that was admitted, and every limit that stood, with the time at which it came.
 struct Oracle {
     kind: Kind,
     admitted: Vec<Admitted>,
-    limits: Vec<(Nanos, u32)>,
+    limits: Vec<(Nanos, u64)>,
     /// Whether anything was admitted since the last look.
     is_new: bool,
 }
 
 impl Oracle {
-    fn admit(&mut self, asked: Nanos, start: Nanos, cost: u32) {
+    fn admit(&mut self, asked: Nanos, start: Nanos, cost: u64) {
         if cost > 0 {
             self.admitted.push(Admitted { asked, start, cost });
             self.is_new = true;
         }
     }
 
-    fn refund(&mut self, cost: u32) {
+    fn refund(&mut self, cost: u64) {
         if self.kind == Kind::LeakyBucket {
             // Gives time back, of which units of another rate may have taken more or less. Those who wait are not listed yet.
             return self.admitted.clear();
@@ -135,7 +135,7 @@ impl Oracle {
     }
 
     fn units(&self, is_meant: impl Fn(Nanos) -> bool) -> u64 {
-        self.admitted.iter().filter(|some| is_meant(some.start)).map(|some| u64::from(some.cost)).sum()
+        self.admitted.iter().filter(|some| is_meant(some.start)).map(|some| some.cost).sum()
     }
 
     /// The highest limit that stood at some time that is meant, or later.
@@ -143,7 +143,7 @@ impl Oracle {
         let last = self.limits.last().map_or(0, |(_, limit)| *limit);
         // A limit stood until the next one came.
         let stood = self.limits.windows(2).filter(|two| is_meant(two[1].0)).map(|two| two[0].1);
-        stood.fold(last, u32::max).into()
+        stood.fold(last, u64::max)
     }
 
     fn check(&mut self, now: Nanos) -> Result<(), TestCaseError> {
@@ -178,7 +178,7 @@ impl Oracle {
                 self.admitted.sort_by_key(|some| some.start);
                 for two in self.admitted.windows(2) {
                     let most = self.highest(|at| at >= two[0].asked);
-                    let apart = u64::from(two[0].cost) * window / most;
+                    let apart = two[0].cost * window / most;
                     prop_assert!(two[1].start.saturating_since(two[0].start).get() >= apart, "{two:?}");
                 }
             }
@@ -190,7 +190,7 @@ impl Oracle {
     }
 }
 
-fn never_over(kind: Kind, first: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn never_over(kind: Kind, first: u64, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let timer = ManualTimer::new(START);
     let limiter = KeyedLimiter::builder(kind.policy(first, false)).max_keys(8).clock(timer.clone());
     let limiter = limiter.build().unwrap();
@@ -281,7 +281,7 @@ macro_rules! never_over {
             #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
             $(
                 #[test]
-                fn $name(first in 1..9_u32, steps in proptest::collection::vec(step(), 1..80)) {
+                fn $name(first in 1..9_u64, steps in proptest::collection::vec(step(), 1..80)) {
                     never_over(Kind::$kind, first, steps)?;
                 }
             )*
@@ -300,7 +300,7 @@ never_over! {
 
 struct Waiter<'a> {
     since: Nanos,
-    cost: u32,
+    cost: u64,
     future: Waiting<'a>,
 }
 

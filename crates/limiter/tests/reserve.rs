@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 const WINDOW: u64 = 10 * SECOND;
 const START: u64 = 100 * WINDOW;
 
-fn quota(limit: u32) -> Quota {
+fn quota(limit: u64) -> Quota {
     Quota::new(limit, Duration::from_nanos(WINDOW)).unwrap()
 }
 
@@ -40,7 +40,7 @@ impl Taken {
     }
 }
 
-fn exact(kind: usize, limit: u32) -> Policy {
+fn exact(kind: usize, limit: u64) -> Policy {
     match kind {
         0 => Policy::fixed_window(quota(limit)),
         1 => SlidingLog::new(quota(limit)).unwrap().into(),
@@ -52,18 +52,18 @@ fn exact(kind: usize, limit: u32) -> Policy {
 #[derive(Clone, Debug)]
 enum Step {
     Pass(u64),
-    Acquire(u32),
-    Reserve(u32),
+    Acquire(u64),
+    Reserve(u64),
     /// Settle one of those that are open with this share of its estimate, in eighths.
-    Settle(usize, u32),
+    Settle(usize, u64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         prop_oneof![Just(1), 1..SECOND, SECOND..3 * SECOND, Just(WINDOW)].prop_map(Step::Pass),
-        (1..30_u32).prop_map(Step::Acquire),
-        (1..60_u32).prop_map(Step::Reserve),
-        (0..8_usize, 0..=8_u32).prop_map(|(at, eighths)| Step::Settle(at, eighths)),
+        (1..30_u64).prop_map(Step::Acquire),
+        (1..60_u64).prop_map(Step::Reserve),
+        (0..8_usize, 0..=8_u64).prop_map(|(at, eighths)| Step::Settle(at, eighths)),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -82,11 +82,11 @@ proptest! {
             match step {
                 Step::Pass(by) => now += by,
                 Step::Acquire(cost) | Step::Reserve(cost) => {
-                    let fits = taken.used(kind, now) + u64::from(cost) <= 100;
+                    let fits = taken.used(kind, now) + cost <= 100;
                     prop_assert_eq!(keys.acquire_at("a", cost, time).is_allowed(), fits);
                     prop_assert_eq!(one.acquire_at(cost, time).is_allowed(), fits);
                     if fits {
-                        taken.0.push((now, cost.into()));
+                        taken.0.push((now, cost));
                         if matches!(step, Step::Reserve(_)) {
                             open.push((taken.0.len() - 1, Estimate { cost, taken: time, place: keys.place("a") }));
                         }
@@ -97,7 +97,7 @@ proptest! {
                     let actual = estimate.cost * eighths / 8;
                     keys.settle_at("a", estimate, actual, time);
                     one.settle_at(estimate, actual, time);
-                    taken.0[index].1 = actual.into();
+                    taken.0[index].1 = actual;
                 }
                 Step::Settle(..) => {}
             }

@@ -14,12 +14,12 @@ use tidegate_limiter::{
 
 const THREADS: u64 = 64;
 
-fn policies(limit: u32) -> Vec<Policy> {
+fn policies(limit: u64) -> Vec<Policy> {
     let mut all = policies::denying(Quota::per_hour(limit));
     all.extend([
         Policy::token_bucket(Quota::new(limit, std::time::Duration::from_secs(3_601)).unwrap()),
-        Policy::concurrency(limit),
-        Concurrency::new(limit).hold(std::time::Duration::from_mins(1)).unwrap().into(),
+        Policy::concurrency(limit as u32),
+        Concurrency::new(limit as u32).hold(std::time::Duration::from_mins(1)).unwrap().into(),
     ]);
     all
 }
@@ -150,7 +150,7 @@ fn a_limiter_whose_policy_changes_under_load_admits_no_more_than_its_highest_lim
         let ask = |thread: u64, round: u64| {
             if thread == 0 && round.is_multiple_of(4) {
                 // The same algorithm with another limit; or another algorithm, which counts all that was used.
-                let limit = 150 + (round * 7 % 50) as u32;
+                let limit = 150 + (round * 7 % 50);
                 let next = if round.is_multiple_of(3) { 0 } else { at };
                 limiter.set_policy_at(policies(limit)[next], now);
             }
@@ -158,7 +158,7 @@ fn a_limiter_whose_policy_changes_under_load_admits_no_more_than_its_highest_lim
         };
         let while_changing = admitted(200, ask);
         limiter.set_policy_at(policy, now);
-        let total = while_changing + u64::from(limiter.acquire_up_to_at(200, now).0);
+        let total = while_changing + limiter.acquire_up_to_at(200, now).0;
         assert_eq!(total, 200, "{}", policy.name());
     }
 }

@@ -39,9 +39,9 @@ fn keyed(timer: &ManualTimer, policy: impl Into<Policy>) -> KeyedLimiter<ManualT
 /// often the large costs were served.
 fn large_costs_served<'a>(
     timer: &ManualTimer,
-    requests: impl Fn(u32) -> Vec<Request<'a, ManualTimer>>,
-) -> u32 {
-    let costs: Vec<u32> = (0..34).map(|caller| if caller < 2 { 15 } else { 1 }).collect();
+    requests: impl Fn(u64) -> Vec<Request<'a, ManualTimer>>,
+) -> u64 {
+    let costs: Vec<u64> = (0..34).map(|caller| if caller < 2 { 15 } else { 1 }).collect();
     let mut callers: Vec<_> = costs.iter().map(|cost| wait(requests(*cost), None)).collect();
     let mut served = [0; 34];
     for _ in 0..1_200 {
@@ -55,7 +55,7 @@ fn large_costs_served<'a>(
         timer.advance(Duration::from_millis(10));
     }
     assert!(served[2..].iter().all(|times| *times > 0), "{served:?}");
-    let units: u32 = served.iter().zip(&costs).map(|(times, cost)| times * cost).sum();
+    let units: u64 = served.iter().zip(&costs).map(|(times, cost)| times * cost).sum();
     // Before a large cost the window stays part empty.
     assert!((160..=260).contains(&units), "{units} units in 12 seconds");
     served[0] + served[1]
@@ -181,7 +181,7 @@ fn a_deadline_and_a_cost_that_never_fits_are_refused_at_once() {
     assert_eq!(second.peek(0).remaining(), 5, "nothing was taken");
 }
 
-fn note(admitted: &mut [Vec<(Nanos, u32)>], parts: &[(usize, u32)], now: Nanos) {
+fn note(admitted: &mut [Vec<(Nanos, u64)>], parts: &[(usize, u64)], now: Nanos) {
     for &(at, cost) in parts {
         admitted[at].push((now, cost));
     }
@@ -199,11 +199,11 @@ fn no_window_ever_has_more_than_its_limit() {
         let timer = ManualTimer::new(START);
         let windows = [1_u64, 2, 3].map(|seconds| Quota::new(5, Duration::from_secs(seconds)).unwrap());
         let limits = windows.map(|quota| unkeyed(&timer, Policy::sliding_log(quota).unwrap()));
-        let mut admitted: [Vec<(Nanos, u32)>; 3] = Default::default();
-        let mut waiting: Vec<(Vec<(usize, u32)>, Waiting<'_>)> = Vec::new();
+        let mut admitted: [Vec<(Nanos, u64)>; 3] = Default::default();
+        let mut waiting: Vec<(Vec<(usize, u64)>, Waiting<'_>)> = Vec::new();
         for _ in 0..400 {
             let count = 1 + next(3) as usize;
-            let parts: Vec<_> = (0..count).map(|part| (part, 1 + next(4) as u32)).collect();
+            let parts: Vec<_> = (0..count).map(|part| (part, 1 + next(4))).collect();
             let requests: Vec<_> =
                 parts.iter().map(|&(at, cost)| Request::unkeyed(&limits[at], cost)).collect();
             let now = timer.now();
@@ -223,7 +223,7 @@ fn no_window_ever_has_more_than_its_limit() {
             });
             for (at, quota) in windows.iter().enumerate() {
                 let from = now.saturating_since(Nanos::from(quota.window()));
-                let used: u32 =
+                let used: u64 =
                     admitted[at].iter().filter(|(when, _)| *when > from).map(|(_, cost)| cost).sum();
                 assert!(used <= 5, "{used} of 5 in window {at}");
             }
@@ -246,7 +246,7 @@ fn a_caller_that_waits_for_its_own_key_delays_nobody() {
     assert!(waiting.iter_mut().all(|caller| poll(caller).is_pending()));
     let mut admitted = 0;
     for _ in 0..100 {
-        admitted += u32::from(in_all.acquire(1).is_allowed());
+        admitted += u64::from(in_all.acquire(1).is_allowed());
         timer.advance(Duration::from_millis(100));
         assert!(waiting.iter_mut().all(|caller| poll(caller).is_pending()));
     }

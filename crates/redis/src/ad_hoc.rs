@@ -30,7 +30,7 @@ impl AdHoc {
         &self,
         plan: &Arc<Plan>,
         key: Vec<u8>,
-        cost: u32,
+        cost: u64,
     ) -> Result<SharedDecision, StoreError> {
         let denials = self.store.denials();
         let tag = plan.hold().is_none().then(|| denials.tag(&key) ^ denials.tag(plan.numbers()));

@@ -289,14 +289,14 @@ impl Store {
     }
 
     /// The remembered denial of this cost, if it still holds.
-    pub(crate) fn remembered(&self, tag: u64, cost: u32, now: Nanos) -> Option<SharedDecision> {
+    pub(crate) fn remembered(&self, tag: u64, cost: u64, now: Nanos) -> Option<SharedDecision> {
         let decision = self.denials().get(tag, cost, now)?;
         self.batcher().monitor.counters().remembered.add(1);
         Some(SharedDecision { decision, source: Source::Remembered })
     }
 
     /// Remembers a denial that was asked for at this time, if the limit's denials are remembered.
-    pub(crate) fn remember(&self, tag: Option<u64>, cost: u32, decision: &Decision, asked: Nanos) {
+    pub(crate) fn remember(&self, tag: Option<u64>, cost: u64, decision: &Decision, asked: Nanos) {
         if let Some(tag) = tag.filter(|_| decision.is_denied()) {
             self.denials().put(tag, cost, decision, asked);
         }

@@ -18,7 +18,7 @@ fn bucket(limit: &str) -> Arc<Plan> {
     plan(Policy::token_bucket(limit.parse().expect("the quota is well formed")))
 }
 
-async fn ask(ad_hoc: &AdHoc, plan: &Arc<Plan>, cost: u32) -> (bool, Source) {
+async fn ask(ad_hoc: &AdHoc, plan: &Arc<Plan>, cost: u64) -> (bool, Source) {
     let told = ad_hoc.decide(plan, b"tidegate:x:k".to_vec(), cost).await.expect("the store answers");
     (told.is_allowed(), told.source)
 }

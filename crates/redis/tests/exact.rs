@@ -113,7 +113,7 @@ async fn many_callers_of_one_key_share_calls_and_get_the_limit_exactly() {
                     for _ in 0..10 {
                         let answer = limit.acquire("all", 1).await;
                         assert!(matches!(answer.source, Source::Store | Source::Remembered), "{answer:?}");
-                        admitted += u32::from(answer.is_allowed());
+                        admitted += u64::from(answer.is_allowed());
                     }
                     admitted
                 })
@@ -124,7 +124,7 @@ async fn many_callers_of_one_key_share_calls_and_get_the_limit_exactly() {
             admitted += task.await.expect("no task panics");
         }
         // A counter's window may end during the test, once an hour; the previous count still has its weight.
-        let slack = u32::from(policy.name() == "sliding-counter");
+        let slack = u64::from(policy.name() == "sliding-counter");
         assert!((expected..=expected + slack).contains(&admitted), "{}: {admitted}", policy.name());
         let stats = store.stats();
         assert!(stats.calls < stats.decided + 4, "{}: {stats:?}", policy.name());
@@ -177,7 +177,7 @@ async fn a_joint_decision_charges_all_limits_or_none() {
     let store = store(&server);
     let user = limit(&store, "user", Policy::sliding_log(quota("5/1h")).expect("the log is short"));
     let tenant = limit(&store, "tenant", Policy::sliding_window(quota("8/1h")));
-    let ask = async |cost: u32| {
+    let ask = async |cost: u64| {
         let parts =
             [Part { limit: &user, key: b"{t}:alice", cost }, Part { limit: &tenant, key: b"{t}", cost }];
         let told = store.acquire_all(&parts).await.expect("the keys have one slot");
@@ -456,7 +456,7 @@ async fn a_peek_returns_what_an_acquisition_would_and_takes_nothing() {
         let limit = limit(&store, "peeked", policy);
         let peek = limit.peek("k", 1).await;
         assert!(peek.source == Source::Store && peek.is_allowed(), "{policy:?}: {peek:?}");
-        let all = peek.decision.remaining() as u32;
+        let all = peek.decision.remaining() as u64;
         assert_eq!(peek.decision.remaining(), limit.acquire("k", 0).await.decision.remaining());
         let _ = limit.acquire("k", all - 1).await;
         let peek = limit.peek("k", all).await;

@@ -37,7 +37,7 @@ async fn costs_in_turn_are_decided_in_order_and_in_one_call_beside_other_callers
                 tokio::spawn(async move { limit.acquire(format!("other{at}"), 1).await })
             })
             .collect();
-        let costs: Vec<u32> = (0..60).map(|at| [3, 0, 5, 1, 50, 1_000][at % 6]).collect();
+        let costs: Vec<u64> = (0..60).map(|at| [3, 0, 5, 1, 50, 1_000][at % 6]).collect();
         let of = |key: &'static str| costs.iter().map(|cost| (key, *cost)).collect::<Vec<_>>();
         let told = limit.acquire_many(&of("many")).await;
         for other in others {
@@ -67,7 +67,7 @@ async fn many_keys_share_a_call_and_each_request_has_its_own_answer() {
         let many = limit("many").build().expect("the policy can be shared");
         let alone = limit("alone").build().expect("the policy can be shared");
         // Neighbours with one key are in order, and a denial is remembered for the second time round.
-        let requests: Vec<(String, u32)> =
+        let requests: Vec<(String, u64)> =
             (0..90).map(|nth| (format!("key{}", nth / 3), [30, 50, 11][nth % 3])).collect();
         let room = |answer: &SharedDecision| (answer.is_allowed(), answer.decision.remaining());
         for round in 0..2 {

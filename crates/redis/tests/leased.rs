@@ -94,7 +94,7 @@ async fn nodes_that_hammer_one_key_use_exactly_the_limit() {
         for task in tasks {
             admitted += task.await.expect("no task panics");
         }
-        let limit = u64::from(policy.limit());
+        let limit = policy.limit();
         assert!(admitted <= limit, "{admitted} of {limit}");
         let stats: Vec<_> = nodes.iter().map(|node| node.store().stats()).collect();
         let in_memory: u64 = stats.iter().map(|stats| stats.leased).sum();
@@ -212,7 +212,7 @@ async fn many_keys_are_never_over_even_if_few_leases_fit() {
 async fn an_idle_node_and_a_leaving_node_give_their_units_back() {
     for policy in [window("10000/1h"), log("5000/1h")] {
         let server = Server::start(&[]);
-        let total = u64::from(policy.limit());
+        let total = policy.limit();
         let store = store(&server);
         let limit = leased(&store, policy);
         let mut used = until_leased(&limit, "k").await;
@@ -270,7 +270,7 @@ async fn a_reported_limit_is_over_by_at_most_the_unreported_use() {
         for task in tasks {
             admitted += task.await.expect("no task panics");
         }
-        let limit = u64::from(policy.limit());
+        let limit = policy.limit();
         let most = limit + nodes.len() as u64 * u64::from(unreported);
         assert!((limit..=most).contains(&admitted), "{admitted} of {limit}, and at most {most}");
         // An idle node's use reaches the store after a while.

@@ -55,7 +55,7 @@ impl Hot {
                         turn += 1;
                         let cost = 1 + turn % 3;
                         if limit.acquire("hot", cost).await.is_allowed() {
-                            admitted += u64::from(cost);
+                            admitted += cost;
                         }
                         // Leaves time to other tasks. A longer pause now and then leaves allotments unused.
                         let pause = if turn % 50 == 0 { 30 } else { 1 };
@@ -115,7 +115,7 @@ async fn scripts_flushed_under_load_cost_no_units() {
         }
         let nodes = hot.nodes.clone();
         let admitted = hot.end().await;
-        let limit = u64::from(policy.limit());
+        let limit = policy.limit();
         assert_eq!(
             admitted + left(&server.address(), policy).await,
             limit,
@@ -139,7 +139,7 @@ async fn data_flushed_under_load_is_granted_only_once_more() {
         }
         hot.until_leased(360).await;
         let admitted = hot.end().await;
-        let limit = u64::from(policy.limit());
+        let limit = policy.limit();
         // Units taken in one life and not used are given back in the next. They belong to no node then, so no node is over.
         assert!(admitted <= limit * lives, "{policy:?}: {admitted} admitted in {lives} lives");
     }
@@ -169,7 +169,7 @@ async fn a_frozen_server_makes_no_limit_over() {
             }
         }
         let admitted = hot.end().await;
-        let limit = u64::from(policy.limit());
+        let limit = policy.limit();
         // Units that were charged without a reply are lost; none are given back twice.
         assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
     }
@@ -196,7 +196,7 @@ async fn a_slow_and_broken_network_makes_no_limit_over() {
         }
         hot.until_leased(140).await;
         let admitted = hot.end().await;
-        let limit = u64::from(policy.limit());
+        let limit = policy.limit();
         // Units that were charged without a reply are lost; none are given back twice.
         assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
     }
@@ -222,7 +222,7 @@ async fn a_full_server_makes_no_limit_over() {
         let full = hot.nodes.iter().all(|node| node.store().stats().errors_of("out-of-memory") > 0);
         assert!(full, "{:?}", hot.nodes[0].store());
         let admitted = hot.end().await;
-        let limit = u64::from(policy.limit());
+        let limit = policy.limit();
         assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
     }
 }
@@ -244,7 +244,7 @@ async fn a_replica_that_takes_over_knows_the_allotments() {
     let hot = Hot::start(&address, policy, PATIENCE);
     hot.until_leased(1_000).await;
     let more = hot.end().await;
-    let limit = u64::from(policy.limit());
+    let limit = policy.limit();
     let left = left(&address, policy).await;
     assert!(more > 0 && admitted + more + left <= limit, "{admitted} and {more} admitted, {left} left");
 }

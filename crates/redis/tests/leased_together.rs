@@ -7,12 +7,12 @@ use tidegate_core::{Policy, Quota};
 use tidegate_redis::{Mode, OnError, Part, SharedDecision, SharedLimit, Source, Store};
 use tidegate_redis_servers::{PATIENCE, Server};
 
-fn window(limit: u32) -> Policy {
+fn window(limit: u64) -> Policy {
     Policy::sliding_window(Quota::new(limit, Duration::from_hours(24)).expect("the quota makes sense"))
 }
 
 /// A node with a limit for each user and one for all users.
-fn node(server: &Server, mode: Mode, each: u32, all: u32) -> [SharedLimit; 2] {
+fn node(server: &Server, mode: Mode, each: u64, all: u64) -> [SharedLimit; 2] {
     let store = Store::open(&server.address()).expect("the address is well formed");
     [("each", each), ("all", all)].map(|(name, limit)| {
         let limit = store.limit(name, window(limit)).mode(mode).unreported(100);
@@ -29,7 +29,7 @@ async fn ask([each, all]: &[SharedLimit; 2], user: &str) -> Vec<SharedDecision> 
 }
 
 /// How much of a limit is left in the store.
-async fn left(server: &Server, name: &str, limit: u32, key: &str) -> u64 {
+async fn left(server: &Server, name: &str, limit: u64, key: &str) -> u64 {
     let store = Store::open(&server.address()).expect("the address is well formed");
     let limit =
         store.limit(name, window(limit)).deadline(PATIENCE).build().expect("the policy can be shared");

@@ -47,7 +47,7 @@ fn limit(store: &Store, name: &str, policy: Policy) -> SharedLimit {
     store.limit(name, policy).deadline(PATIENCE).build().expect("the policy can be shared")
 }
 
-async fn refund(limit: &SharedLimit, key: &str, cost: u32) -> u64 {
+async fn refund(limit: &SharedLimit, key: &str, cost: u64) -> u64 {
     let told = limit.refund(key, cost).await.expect("the store answers");
     assert_eq!(told.source, Source::Store);
     told.decision.remaining()
@@ -69,10 +69,10 @@ async fn any_node_can_refund_and_a_refund_clears_the_remembered_denial() {
         assert!(here.acquire("k", 1).await.is_denied(), "{policy:?}");
         refund(&here, "k", 3).await;
         assert!(here.acquire("k", 2).await.is_allowed(), "{policy:?}: the denial is forgotten");
-        let left = refund(&there, "k", u32::MAX).await;
-        assert_eq!(left, u64::from(whole), "{policy:?}: all is back, and no more than all");
+        let left = refund(&there, "k", u64::MAX).await;
+        assert_eq!(left, whole, "{policy:?}: all is back, and no more than all");
         assert!(here.acquire("k", whole).await.is_allowed(), "{policy:?}");
-        assert_eq!(refund(&here, "never seen", 5).await, u64::from(whole));
+        assert_eq!(refund(&here, "never seen", 5).await, whole);
         let key = String::from_utf8(here.redis_key("never seen")).expect("the key is text");
         assert_eq!(server.ask(&["EXISTS", &key]).text(), "0");
     }

@@ -36,8 +36,8 @@ fn limits(store: &Store) -> [SharedLimit; 3] {
     ]
 }
 
-async fn reserve(store: &Store, limits: &[SharedLimit], costs: &[u32], ttl: Duration) -> Option<u128> {
-    let part = |(limit, &cost): (_, &u32)| (Part { limit, key: b"k", cost }, false);
+async fn reserve(store: &Store, limits: &[SharedLimit], costs: &[u64], ttl: Duration) -> Option<u128> {
+    let part = |(limit, &cost): (_, &u64)| (Part { limit, key: b"k", cost }, false);
     let parts: Vec<_> = limits.iter().zip(costs).map(part).collect();
     let random = u128::from(rand()) << 64 | u128::from(rand());
     match store.reserve(random, &parts, b"[\"text\"]", ttl, 100).await.expect("the store replies") {
@@ -53,8 +53,8 @@ fn rand() -> u64 {
     std::hash::RandomState::new().hash_one(())
 }
 
-async fn settle(store: &Store, limits: &[SharedLimit], id: u128, costs: &[u32]) -> Corrected {
-    let part = |((at, limit), &actual): ((usize, _), &u32)| Correction { at, limit, key: b"k", actual };
+async fn settle(store: &Store, limits: &[SharedLimit], id: u128, costs: &[u64]) -> Corrected {
+    let part = |((at, limit), &actual): ((usize, _), &u64)| Correction { at, limit, key: b"k", actual };
     let parts: Vec<_> = limits.iter().enumerate().zip(costs).map(part).collect();
     store.settle(id, &parts).await.expect("the store replies")
 }

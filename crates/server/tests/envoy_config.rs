@@ -272,7 +272,7 @@ descriptors:
         "line 16: the rule `me` replaces itself; name the other rule that it replaces",
         "line 16: an entry of `replaces` has no option `nam`; did you mean `name`?",
         "line 16: an entry of `replaces` has no name; write `- name:` and the `name` of another rate_limit",
-        "line 18: `requests_per_unit` is `-1`; it must be a whole number from 0 to 4294967295",
+        "line 18: `requests_per_unit` is `-1`; it must be a whole number from 0 to 9007199254740991",
         "line 20: `d.h`: concurrency counts requests in flight, which Envoy does not report; choose another, such as token-bucket",
         "line 22: `d.i`: `slots` is an option of sliding-window, not of fixed-window; remove it, or change the algorithm",
         "line 24: `algorithm` is `sliding-windo`; did you mean `sliding-window`?",
@@ -511,7 +511,7 @@ proptest! {
             let mut key = Vec::new();
             let found = config.domains.find("d", entries.iter().copied(), &mut key);
             let number = found.map(|found| found.rule.requests_per_unit);
-            prop_assert_eq!(number, expected.as_ref().map(|(number, _)| *number), "{:?} in\n{}", entries, text);
+            prop_assert_eq!(number, expected.as_ref().map(|(number, _)| u64::from(*number)), "{:?} in\n{}", entries, text);
             if let Some((_, values)) = expected {
                 let (last, before) = values.split_last().map_or(("", &[][..]), |(l, b)| (l.as_str(), b));
                 let mut plain: String = before.iter().map(|value| format!("{}:{value}", value.len())).collect();

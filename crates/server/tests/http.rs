@@ -419,7 +419,7 @@ fn errors_name_their_position_and_what_to_do() {
             "/v1/acquire",
             r#"{"limit":"per-user","key":"a","cost":-1}"#,
             400,
-            "whole number from 0 to 4294967295",
+            "whole number from 0 to 9007199254740991",
         ),
         ("/v1/acquire", &long, 400, "the key has 1025 bytes; at most 1024"),
         ("/v1/acquire", r#"{"all":[{"limit":"everyone"},{"limit":"x"}]}"#, 404, "#/all/1/limit"),

@@ -129,7 +129,7 @@ line 4: limit `per-user` has no option `algoritm`; did you mean `algorithm`?
 line 6: `limit` is `5/10x`: a duration is a number with a unit of ns, us, ms, s, m, h or d, as in 500ms, 10s, 1m30s, 2h, 1d; for example 10/500ms, 100/1m or 5000/1d
 line 7: `shadow` is `maybe`; it must be true or false
 line 8: limit number 3 has no name; add `name:`; requests and metrics use it
-line 9: `slots` is `many`; it must be a whole number from 1 to 4294967295"
+line 9: `slots` is `many`; it must be a whole number from 1 to 9007199254740991"
     );
 }
 

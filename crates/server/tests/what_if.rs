@@ -186,7 +186,7 @@ proptest! {
     /// The policy that decided says in a replay what it said then.
     #[test]
     fn the_same_limit_denies_the_same(
-        steps in prop::collection::vec((0_u64..3, 0_u64..4, 1_u32..4, prop::bool::weighted(0.1)), 1..200),
+        steps in prop::collection::vec((0_u64..3, 0_u64..4, 1_u64..4, prop::bool::weighted(0.1)), 1..200),
         algorithm in prop::sample::select(vec!["sliding-log", "token-bucket", "fixed-window", "sliding-window"]),
     ) {
         let text = format!("limits: [{{name: a, limit: 5/4s, algorithm: {algorithm}}}]");

@@ -282,7 +282,7 @@ fn the_bytes_of_an_answer_are_found_and_charged_when_it_ended() {
         let costs: Vec<_> = trace.costs(0).chain(trace.costs(1)).collect();
         let ends = trace.ends(0).chain(trace.ends(1));
         let took: Vec<_> = ends.zip(&costs).map(|(end, (time, _))| (end - time) / 1_000_000).collect();
-        Ok::<_, String>((costs.iter().map(|(_, cost)| u64::from(*cost)).collect::<Vec<_>>(), took))
+        Ok::<_, String>((costs.iter().map(|(_, cost)| *cost).collect::<Vec<_>>(), took))
     };
     for (name, bytes) in [
         ("common", [512, 12]),

@@ -49,7 +49,7 @@ fn traffic() -> impl Strategy<Value = Vec<Request>> {
 }
 
 fn quota() -> impl Strategy<Value = Quota> {
-    (0..7_u32, 10..40_u64)
+    (0..7_u64, 10..40_u64)
         .prop_map(|(limit, window)| Quota::new(limit, Duration::from_nanos(window)).unwrap())
 }
 
@@ -71,7 +71,7 @@ fn oracle(requests: &[Request], quota: Quota, spec: &AlgorithmSpec) -> Row {
     let mut denied_keys = std::collections::BTreeSet::new();
     let mut row = Row::default();
     for (key, now) in ordered {
-        let exact = in_window(&exactly_admitted, key, now, window) < u64::from(quota.limit());
+        let exact = in_window(&exactly_admitted, key, now, window) < quota.limit();
         if exact {
             exactly_admitted.entry(key).or_default().push(now);
         }
@@ -99,7 +99,7 @@ fn oracle(requests: &[Request], quota: Quota, spec: &AlgorithmSpec) -> Row {
 }
 
 /// A key, a time, how long the answer takes, and its cost.
-type Charged = (u8, u64, u64, u32);
+type Charged = (u8, u64, u64, u64);
 
 /// What the oracle makes of requests that ask with a cost of 0 and are charged when their answers end.
 fn charging_oracle(requests: &[Charged], quota: Quota, spec: &AlgorithmSpec) -> Row {
@@ -111,12 +111,12 @@ fn charging_oracle(requests: &[Charged], quota: Quota, spec: &AlgorithmSpec) -> 
         own.sort_by_key(|(_, time, ..)| *time);
         let mut state = vec![0; policy.words()];
         // When each admitted request is charged, and its cost: by the exact rule, and by the algorithm, of which some are done.
-        let [mut exactly, mut charges] = [const { Vec::<(u64, u32)>::new() }; 2];
+        let [mut exactly, mut charges] = [const { Vec::<(u64, u64)>::new() }; 2];
         let mut done = 0;
         for &&(_, now, took, cost) in &own {
-            let counts = |(end, _): &&(u64, u32)| *end <= now && now - end < window;
-            let used: u64 = exactly.iter().filter(counts).map(|(_, cost)| u64::from(*cost)).sum();
-            let exact = used <= u64::from(quota.limit());
+            let counts = |(end, _): &&(u64, u64)| *end <= now && now - end < window;
+            let used: u64 = exactly.iter().filter(counts).map(|(_, cost)| *cost).sum();
+            let exact = used <= quota.limit();
             if exact {
                 exactly.push((now + took, cost));
             }
@@ -136,8 +136,8 @@ fn charging_oracle(requests: &[Charged], quota: Quota, spec: &AlgorithmSpec) -> 
         }
         row.denied_keys += u64::from(charges.len() < own.len());
         for &(start, _) in &charges {
-            let within = |(end, _): &&(u64, u32)| *end >= start && end - start < window;
-            let used = charges.iter().filter(within).map(|(_, cost)| u64::from(*cost)).sum();
+            let within = |(end, _): &&(u64, u64)| *end >= start && end - start < window;
+            let used = charges.iter().filter(within).map(|(_, cost)| *cost).sum();
             row.worst_window = row.worst_window.max(used);
         }
     }
@@ -179,7 +179,7 @@ proptest! {
 
     #[test]
     fn requests_that_are_charged_afterwards_agree_with_the_oracle(
-        requests in prop::collection::vec((0..4_u8, 0..120_u64, 0..30_u64, 0..5_u32), 1..120), quota in quota(), count in 1..4_usize,
+        requests in prop::collection::vec((0..4_u8, 0..120_u64, 0..30_u64, 0..5_u64), 1..120), quota in quota(), count in 1..4_usize,
     ) {
         let mut builder = TraceBuilder::new(By::ip());
         for (key, time, took, cost) in &requests {
@@ -201,7 +201,7 @@ proptest! {
         let findings = run(&trace(&requests), quota, 1);
         let log = findings.rows.iter().find(|row| row.algorithm == "sliding-log").unwrap();
         prop_assert_eq!((log.wrongly_admitted, log.wrongly_denied), (0, 0));
-        prop_assert!(log.worst_window <= u64::from(quota.limit()));
+        prop_assert!(log.worst_window <= quota.limit());
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn plain(
     window: Duration,
     goal: Goal,
     keys: u64,
-) -> Option<(u32, u64, u64)> {
+) -> Option<(u64, u64, u64)> {
     let meets = |limit| {
         let (denied, denied_keys) = denials(trace, spec, Quota::new(limit, window).unwrap());
         let met = goal.requests.is_none_or(|share| denied <= share.of(trace.requests()))
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn a_curve_is_what_replays_deny(trace in traffic(), window in 20..400_u64, limits in prop::collection::vec(1..80_u32, 1..6)) {
+    fn a_curve_is_what_replays_deny(trace in traffic(), window in 20..400_u64, limits in prop::collection::vec(1..80_u64, 1..6)) {
         let window = Duration::from_nanos(window);
         let progress = Progress::default();
         let survey = Survey::new(&trace, window, threads(1), &progress).unwrap();

@@ -74,7 +74,7 @@ fn keyed_in_batches(bencher: Bencher<'_, '_>) {
     let (limiter, keys) = keyed();
     let mut at = 0;
     bencher.counter(ItemsCount::new(BATCH)).bench_local(|| {
-        let requests: [(&str, u32); BATCH] = std::array::from_fn(|nth| (keys[at + nth].as_str(), 1));
+        let requests: [(&str, u64); BATCH] = std::array::from_fn(|nth| (keys[at + nth].as_str(), 1));
         at = (at + BATCH) % (KEYS - BATCH);
         limiter.acquire_many(&requests)
     });

@@ -24,22 +24,21 @@ type Cost = Arc<AtomicU64>;
 
 impl Bill {
     /// Sets the cost.
-    pub fn set(&self, cost: u32) {
+    pub fn set(&self, cost: u64) {
         // Relaxed is enough, here and below: the number guards no other data. The layer reads it when the body ends, which
         // happens later in the same task or is synchronized by the body itself.
-        self.0.store(u64::from(cost) + 1, Ordering::Relaxed);
+        self.0.store(cost.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Adds to the cost, up to [`u32::MAX`] in total. Streaming services call it once per piece.
-    pub fn add(&self, cost: u32) {
-        let more = |bill: u64| Some((bill.max(1) + u64::from(cost)).min(u64::from(u32::MAX) + 1));
+    /// Adds to the cost, up to `u64::MAX - 1` in total. Streaming services call it once per piece.
+    pub fn add(&self, cost: u64) {
+        let more = |bill: u64| Some(bill.max(1).saturating_add(cost));
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     /// The cost so far, or `None` if the service has set none.
     #[must_use]
-    pub fn get(&self) -> Option<u32> {
-        let bill = self.0.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(u32::try_from(bill).unwrap_or(u32::MAX))
+    pub fn get(&self) -> Option<u64> {
+        self.0.load(Ordering::Relaxed).checked_sub(1)
     }
 }

@@ -154,7 +154,7 @@ pub fn quota(policy: &Policy) -> (u64, Per) {
         Parameters::Concurrency { .. } => Per::InFlight,
         _ => Per::Time,
     };
-    (limit.into(), per)
+    (limit, per)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::{layer::UsedCost, usage::Usage};
 pub(crate) struct Hold<C: Timer + 'static> {
     limit: Limit<C>,
     key: SmallVec<[u8; 24]>,
-    cost: u32,
+    cost: u64,
     /// A shared limit's permit. It gives itself back when it is dropped.
     #[cfg(feature = "shared")]
     _permit: Option<Permit>,
@@ -51,7 +51,7 @@ impl<C: Timer + 'static> Hold<C> {
     }
 
     /// Adjusts the charge to the final `cost`: refunds the difference, or charges it, whether it fits or not.
-    pub(crate) fn settle(&mut self, cost: u32) {
+    pub(crate) fn settle(&mut self, cost: u64) {
         let before = std::mem::replace(&mut self.cost, 0);
         let (more, less) = (cost.saturating_sub(before), before.saturating_sub(cost));
         match &self.limit.0 {
@@ -76,7 +76,7 @@ impl<C: Timer + 'static> Drop for Hold<C> {
     }
 }
 
-fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u32) {
+fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u64) {
     if cost == 0 {
         return;
     }
@@ -92,7 +92,7 @@ fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u32) {
 /// A refund that fails (because the store is down) leaves the cost charged. The store's statistics
 /// count it.
 #[cfg(feature = "shared")]
-fn refund_in_background(limit: &SharedLimit, key: &[u8], cost: u32) {
+fn refund_in_background(limit: &SharedLimit, key: &[u8], cost: u64) {
     let (limit, key) = (limit.clone(), key.to_owned());
     in_background(async move {
         let _ = limit.refund(key, cost).await;
@@ -120,7 +120,7 @@ pub(crate) enum Settles {
     Bytes(NonZeroU32),
     /// A JSON value in the body says the cost; with the cost of the last one so far.
     #[cfg(feature = "json")]
-    Json(UsedCost, Option<u32>),
+    Json(UsedCost, Option<u64>),
     /// The service writes the cost into the bill.
     Bill(Bill),
 }
@@ -268,7 +268,7 @@ impl<C: Timer + 'static> Drop for HeldUnits<C> {
                 (Settles::Back, _) => drop(hold),
                 (Settles::Bytes(unit), Some(bytes)) => {
                     let cost = bytes.div_ceil(u32::from(unit).into());
-                    hold.settle(u32::try_from(cost).unwrap_or(u32::MAX));
+                    hold.settle(cost);
                 }
                 #[cfg(feature = "json")]
                 (Settles::Json(_, Some(cost)), _) => hold.settle(cost),

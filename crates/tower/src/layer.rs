@@ -32,13 +32,13 @@ pub enum NoKey {
     Deny,
 }
 
-type CostOf = Box<dyn Fn(&request::Parts) -> u32 + Send + Sync>;
+type CostOf = Box<dyn Fn(&request::Parts) -> u64 + Send + Sync>;
 type LimitOf<C> = Box<dyn Fn(&request::Parts) -> Option<Limit<C>> + Send + Sync>;
 /// The cost in a response's head. A request that took the cost before holds the closure until then.
 /// The cost in a JSON value of a response.
 #[cfg(feature = "json")]
-pub(crate) type UsedCost = Arc<dyn Fn(&serde_json::Value) -> Option<u32> + Send + Sync>;
-pub(crate) type ToldCost = Arc<dyn Fn(&response::Parts) -> Option<u32> + Send + Sync>;
+pub(crate) type UsedCost = Arc<dyn Fn(&serde_json::Value) -> Option<u64> + Send + Sync>;
+pub(crate) type ToldCost = Arc<dyn Fn(&response::Parts) -> Option<u64> + Send + Sync>;
 type Exempts = Box<dyn Fn(&request::Parts) -> bool + Send + Sync>;
 type Answers = Box<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
 type Hears = Box<dyn Fn(&Refusal<'_>) + Send + Sync>;
@@ -165,7 +165,7 @@ impl<C: Timer + 'static> Builder<C> {
 
     /// The cost of a request for this limit (default: 1). A cost of 0 takes nothing; it is denied while more is in use than the
     /// limit, after late charges.
-    pub fn cost(self, cost: impl Fn(&request::Parts) -> u32 + Send + Sync + 'static) -> Self {
+    pub fn cost(self, cost: impl Fn(&request::Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.this(|rule| rule.cost = Some(Box::new(cost)))
     }
 
@@ -174,7 +174,7 @@ impl<C: Timer + 'static> Builder<C> {
     /// the service fails without a response, the charge stays as it is.
     pub fn cost_from_response(
         self,
-        cost: impl Fn(&response::Parts) -> Option<u32> + Send + Sync + 'static,
+        cost: impl Fn(&response::Parts) -> Option<u64> + Send + Sync + 'static,
     ) -> Self {
         self.this(|rule| rule.settle = Settle::Head(Arc::new(cost)))
     }
@@ -203,7 +203,7 @@ impl<C: Timer + 'static> Builder<C> {
     #[cfg(feature = "json")]
     pub fn cost_from_json(
         self,
-        cost: impl Fn(&serde_json::Value) -> Option<u32> + Send + Sync + 'static,
+        cost: impl Fn(&serde_json::Value) -> Option<u64> + Send + Sync + 'static,
     ) -> Self {
         self.this(|rule| rule.settle = Settle::Json(Arc::new(cost)))
     }

@@ -23,12 +23,12 @@ pub(crate) enum Kind<C> {
 
 /// A [`KeyedLimit`] as a trait object.
 pub(crate) trait Own: Send + Sync {
-    fn decide<'a>(&'a self, key: &'a [u8], cost: u32) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
+    fn decide<'a>(&'a self, key: &'a [u8], cost: u64) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
     fn policy(&self) -> Policy;
 }
 
 impl<L: KeyedLimit> Own for L {
-    fn decide<'a>(&'a self, key: &'a [u8], cost: u32) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>> {
+    fn decide<'a>(&'a self, key: &'a [u8], cost: u64) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>> {
         Box::pin(KeyedLimit::decide(self, key, cost))
     }
 

@@ -19,7 +19,7 @@ pub(crate) struct LimitQuestion<'r, C> {
     pub(crate) rule: usize,
     pub(crate) limit: Cow<'r, Limit<C>>,
     pub(crate) key: Cow<'r, [u8]>,
-    pub(crate) cost: u32,
+    pub(crate) cost: u64,
 }
 
 /// The rule that refuses a request, and its decision.

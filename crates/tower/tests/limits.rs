@@ -656,7 +656,7 @@ fn stacked_layers_each_report_their_own_limit() {
 struct Elsewhere;
 
 impl KeyedLimit for Elsewhere {
-    async fn decide(&self, _key: &[u8], _cost: u32) -> Decision {
+    async fn decide(&self, _key: &[u8], _cost: u64) -> Decision {
         let mut again = true;
         std::future::poll_fn(|context| {
             context.waker().wake_by_ref();

@@ -55,16 +55,16 @@ fn provider() -> Router {
         .route("/broken", post(async || document("{\"usage\":{\"total_tokens\":120")))
 }
 
-fn total(answer: &Value) -> Option<u32> {
-    answer.pointer("/usage/total_tokens")?.as_u64()?.try_into().ok()
+fn total(answer: &Value) -> Option<u64> {
+    answer.pointer("/usage/total_tokens")?.as_u64()
 }
 
-fn input(answer: &Value) -> Option<u32> {
-    answer.pointer("/message/usage/input_tokens")?.as_u64()?.try_into().ok()
+fn input(answer: &Value) -> Option<u64> {
+    answer.pointer("/message/usage/input_tokens")?.as_u64()
 }
 
-fn output(answer: &Value) -> Option<u32> {
-    answer.pointer("/usage/output_tokens")?.as_u64()?.try_into().ok()
+fn output(answer: &Value) -> Option<u64> {
+    answer.pointer("/usage/output_tokens")?.as_u64()
 }
 
 fn limiter() -> Arc<KeyedLimiter> {

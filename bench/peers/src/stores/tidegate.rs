@@ -6,7 +6,7 @@ use crate::{quota::Quota, work::Algorithm};
 pub const NAME: &str = "tidegate";
 
 pub fn quota(quota: Quota) -> TidegateQuota {
-    TidegateQuota::new(quota.limit, quota.per).expect("a quota within Tidegate's bounds")
+    TidegateQuota::new(quota.limit.into(), quota.per).expect("a quota within Tidegate's bounds")
 }
 
 pub fn open(algorithm: Algorithm, of: Quota, bound: usize) -> KeyedLimiter {

@@ -74,7 +74,7 @@ pub struct Acquire {
     of: Of<DataTarget>,
     /// The number of units to take; 0 asks whether no more is in use than the limit, for a later `tidegate charge`
     #[arg(long, value_name = "N", default_value_t = 1)]
-    cost: u32,
+    cost: u64,
     /// Wait up to this long for the limit to admit
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
@@ -89,7 +89,7 @@ pub struct Peek {
     of: Of<DataTarget>,
     /// The number of units that would be taken
     #[arg(long, value_name = "N", default_value_t = 1)]
-    cost: u32,
+    cost: u64,
 }
 
 /// Charge units that were used, whether they fit or not
@@ -100,8 +100,8 @@ pub struct Charge {
     #[command(flatten)]
     of: Of<DataTarget>,
     /// The number of units to charge
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    cost: u32,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    cost: u64,
 }
 
 /// Refund units to a limit
@@ -110,8 +110,8 @@ pub struct Refund {
     #[command(flatten)]
     of: Of<DataTarget>,
     /// The number of units to refund
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    cost: u32,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    cost: u64,
 }
 
 /// Deny a key for a time, or until it is unblocked
@@ -271,7 +271,7 @@ pub struct Rules {
 }
 
 impl<T: clap::Args> Of<T> {
-    fn question(&self, cost: u32) -> Value {
+    fn question(&self, cost: u64) -> Value {
         json!({"limit": self.limit, "key": self.key, "cost": cost})
     }
 

@@ -60,6 +60,9 @@ pub enum SimulateError {
         "the trace has requests with a cost above 1, and --suggest counts requests: try limits with --limit or --rules"
     )]
     SuggestCosts,
+    /// The sum of the costs exceeds 64 bits.
+    #[error("the costs of the trace add up to more than 18446744073709551615: simulate a part of it")]
+    CostsTooHigh,
     /// The report would replace what is read.
     #[error("--report would overwrite {}, which the simulation reads: give it another name", _0.display())]
     Overwrites(PathBuf),

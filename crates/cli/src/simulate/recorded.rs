@@ -119,6 +119,10 @@ pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), Si
 pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     let Recorded { recording, source } = recorded;
     let mut builder = TraceBuilder::with_costs(By::ip());
+    let mut costs = recording.events.iter().map(|event| event.cost);
+    if costs.try_fold(0_u64, u64::checked_add).is_none() {
+        return Err(SimulateError::CostsTooHigh);
+    }
     let (mut refunds, mut charges) = (0, 0);
     for event in &recording.events {
         if event.verdict == tidegate_server::trace::Verdict::Refunded {
@@ -132,7 +136,7 @@ pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<R
             [_] => key.clone(),
             limits => format!("{} {key}", limits[usize::from(event.limit)].name),
         };
-        if !builder.push(key.as_bytes(), event.time, event.cost) {
+        if !builder.push_cost(key.as_bytes(), event.time, event.cost) {
             return Err(tidegate_sim::input::InputError::TooManyKeys.into());
         }
     }

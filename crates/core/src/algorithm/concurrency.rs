@@ -41,7 +41,7 @@ impl Concurrency {
     /// # Errors
     /// If the hold is zero or above [`MAX_WINDOW`](crate::MAX_WINDOW), or if the limit is above 1,000,000.
     pub fn hold(self, hold: Duration) -> Result<Self, PolicyError> {
-        let quota = Quota::new(self.limit, hold).map_err(PolicyError::Quota)?;
+        let quota = Quota::new(self.limit.into(), hold).map_err(PolicyError::Quota)?;
         Ok(Self { held: Some(SlidingLog::new(quota)?), ..self })
     }
 
@@ -55,10 +55,10 @@ impl Concurrency {
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
-    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
         match self.held {
             Some(log) => log.keep(new, now, used),
-            None => new[0] = used.into(),
+            None => new[0] = used.min(u32::MAX.into()),
         }
     }
 
@@ -72,7 +72,7 @@ impl Concurrency {
             Some(log) => Some(log.lifetime()),
             None => None,
         };
-        Parameters::Concurrency { limit: self.limit, hold }
+        Parameters::Concurrency { limit: self.limit as u64, hold }
     }
 }
 
@@ -82,47 +82,47 @@ impl Algorithm for Concurrency {
     }
 
     #[inline]
-    fn limit(&self) -> u32 {
-        self.limit
+    fn limit(&self) -> u64 {
+        self.limit.into()
     }
 
-    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         if let Some(log) = self.held {
             return in_flight(log.check(state, now, cost));
         }
-        let limit = u64::from(self.limit);
+        let limit = self.limit();
         let room = limit.saturating_sub(state[0]);
         let reset = |out: u64| if out == 0 { 0 } else { u64::MAX };
-        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
-        if state[0] + u64::from(cost) <= limit {
-            Decision::allow(standing(room - u64::from(cost), reset(state[0] + u64::from(cost))))
-        } else if cost > self.limit {
-            never_fits(self.limit, room, reset(state[0]))
+        let standing = |room, reset_after| Standing { limit, room, unit: 1, reset_after };
+        if state[0].saturating_add(cost) <= limit {
+            Decision::allow(standing(room - cost, reset(state[0] + cost)))
+        } else if cost > limit {
+            never_fits(limit, room, reset(state[0]))
         } else {
             // It is unknown when a permit is released.
             in_flight(Decision::deny_for_good(standing(room, reset(state[0]))))
         }
     }
 
-    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         match self.held {
             Some(log) => log.record(state, now, cost),
-            None => state[0] = (state[0] + u64::from(cost)).min(u64::from(self.limit).max(state[0])),
+            None => state[0] = state[0].saturating_add(cost).min(self.limit().max(state[0])),
         }
     }
 
-    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if let Some(log) = self.held {
             return log.charge(state, now, cost);
         }
-        state[0] = (state[0] + u64::from(cost)).min(u32::MAX.into());
+        state[0] = state[0].saturating_add(cost).min(u32::MAX.into());
     }
 
     /// Releases a permit: the oldest one in use.
-    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         match self.held {
             Some(log) => log.forget_oldest(state, now, cost),
-            None => state[0] = state[0].saturating_sub(u64::from(cost)),
+            None => state[0] = state[0].saturating_sub(cost),
         }
     }
 
@@ -141,10 +141,10 @@ impl Algorithm for Concurrency {
         }
     }
 
-    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
         match self.held {
             Some(log) => log.used(state, now),
-            None => u32::try_from(state[0]).unwrap_or(u32::MAX),
+            None => state[0],
         }
     }
 
@@ -152,8 +152,8 @@ impl Algorithm for Concurrency {
         if let Some(log) = self.held {
             return log.debt(state, now);
         }
-        let out = self.used(state, now);
-        Some(Debt { share: Share::of(out, self.limit)?, lasts: Lasts::UntilReturned(out) })
+        let share = Share::of(state[0], self.limit())?;
+        Some(Debt { share, lasts: Lasts::UntilReturned(u32::try_from(state[0]).unwrap_or(u32::MAX)) })
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
@@ -161,7 +161,7 @@ impl Algorithm for Concurrency {
             (Some(log), _) => log.owe(state, debt),
             (None, Lasts::UntilReturned(out)) => state[0] = out.into(),
             // This algorithm makes no such debt.
-            (None, Lasts::Until(_)) => state[0] = debt.share.units(self.limit).into(),
+            (None, Lasts::Until(_)) => state[0] = debt.share.units(self.limit()).min(u32::MAX.into()),
         }
     }
 }

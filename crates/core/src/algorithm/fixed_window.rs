@@ -2,7 +2,7 @@
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Calendar, Debt, Decision, Nanos, Parameters, Period, PolicyError, Quota, Standing};
+use crate::{Calendar, Debt, Decision, MOST_USED, Nanos, Parameters, Period, PolicyError, Quota, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -22,7 +22,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
         let quota = amount.quota()?;
         let windows = FixedWindow::new(quota);
         if let Some(calendar) = calendar(spec, quota.window_nanos())? {
-            return Ok(FixedWindow::on_calendar(quota.limit(), calendar).into());
+            return Ok(windows.on_calendar(calendar).into());
         }
         Ok(if spec.flag("first_hit") { windows.first_hit() } else { windows }.into())
     },
@@ -74,7 +74,7 @@ fn calendar(spec: &AlgorithmSpec, window: u64) -> Result<Option<&'static Calenda
 /// State: the window's start, the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
-    limit: u32,
+    limit: u64,
     window: u64,
     begins: Begins,
 }
@@ -95,10 +95,10 @@ impl FixedWindow {
         Self { limit: quota.limit(), window: quota.window_nanos(), begins: Begins::Aligned }
     }
 
-    /// Windows that are the periods of a calendar. With the feature `calendar`, `Calendar::new` makes one.
+    /// Windows that are the periods of a calendar, whatever the quota's window is. With the feature `calendar`, `Calendar::new` makes one.
     #[must_use]
-    pub const fn on_calendar(limit: u32, calendar: &'static Calendar) -> Self {
-        Self { limit, window: calendar.period().mean(), begins: Begins::Calendar(calendar) }
+    pub const fn on_calendar(self, calendar: &'static Calendar) -> Self {
+        Self { limit: self.limit, window: calendar.period().mean(), begins: Begins::Calendar(calendar) }
     }
 
     /// A window starts at the first admitted request and ends a window's length later.
@@ -143,16 +143,16 @@ impl FixedWindow {
     }
 
     /// Returns units that were taken at `taken`, unless that window has ended.
-    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
+    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         if taken.get() >= state[0] {
             self.refund(state, now, cost);
         }
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
-    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
         new[0] = self.start(now);
-        new[1] = used.into();
+        new[1] = used.min(MOST_USED);
     }
 
     /// The count at `now`, and how long it stays valid.
@@ -206,47 +206,48 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
-    fn limit(&self) -> u32 {
+    fn limit(&self) -> u64 {
         self.limit
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let (count, left) = self.current(state, now);
-        let limit = u64::from(self.limit);
+        let limit = self.limit;
         let room = limit.saturating_sub(count);
         let reset = |count: u64| if count == 0 { 0 } else { left };
         let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
         if cost > self.limit {
             never_fits(self.limit, room, reset(count))
-        } else if count + u64::from(cost) <= limit {
-            Decision::allow(standing(room - u64::from(cost), reset(count + u64::from(cost))))
+        } else if count + cost <= limit {
+            Decision::allow(standing(room - cost, reset(count + cost)))
         } else {
             Decision::deny(standing(room, reset(count)), left)
         }
     }
 
     #[inline]
-    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let (count, _) = self.current(state, now);
         if cost > 0 {
             self.begin(state, now, count);
         }
-        state[1] = count.max((count + u64::from(cost)).min(u64::from(self.limit)));
+        state[1] = count.max(count.saturating_add(cost).min(self.limit));
     }
 
-    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let (count, _) = self.current(state, now);
         if cost > 0 {
             self.begin(state, now, count);
-            state[1] = (count + u64::from(cost)).min(u32::MAX.into());
+            state[1] = count.saturating_add(cost).min(MOST_USED);
         }
     }
 
-    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let (count, _) = self.current(state, now);
-        if count > 0 {
-            state[1] = count.saturating_sub(u64::from(cost));
+        // The highest count stands for any number, so it stays.
+        if count > 0 && count < MOST_USED {
+            state[1] = count.saturating_sub(cost);
         }
     }
 
@@ -262,11 +263,11 @@ impl Algorithm for FixedWindow {
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
-        state.len() == 2 && state[0] <= Nanos::MAX.get() && u32::try_from(state[1]).is_ok()
+        state.len() == 2 && state[0] <= Nanos::MAX.get() && state[1] <= MOST_USED
     }
 
-    fn used(&self, state: &[u64], now: Nanos) -> u32 {
-        u32::try_from(self.current(state, now).0).unwrap_or(u32::MAX)
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
+        self.current(state, now).0
     }
 
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
@@ -281,6 +282,6 @@ impl Algorithm for FixedWindow {
             Begins::Calendar(calendar) => calendar.start(end.saturating_sub(1)),
             _ => end.saturating_sub(self.window),
         };
-        state[1] = debt.share.units(self.limit).into();
+        state[1] = debt.share.units(self.limit).min(MOST_USED);
     }
 }

@@ -10,7 +10,7 @@
 //! (`parts` = 1, as for 100/1m) the state is one word, the TAT. Otherwise a second word holds the TAT's fraction of a
 //! nanosecond, in units of `1/parts`: no rate is ever rounded.
 
-use crate::{Debt, Nanos, Quota, cell::LOCKED};
+use crate::{Debt, MOST_USED, Nanos, Quota, cell::LOCKED};
 
 /// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to [`Nanos::MAX`].
 pub(super) const MAX_SPAN: u64 = 1 << 61;
@@ -30,7 +30,7 @@ pub(super) struct Gcra {
 impl Gcra {
     /// The emission interval of a quota. A limit of 0 is denied before any arithmetic; it gets a whole window here.
     pub const fn new(quota: Quota) -> Self {
-        let limit = if quota.limit() == 0 { 1 } else { quota.limit() as u64 };
+        let limit = if quota.limit() == 0 { 1 } else { quota.limit() };
         let common = gcd(quota.window_nanos(), limit);
         Self { step: quota.window_nanos() / common, parts: limit / common }
     }
@@ -40,13 +40,13 @@ impl Gcra {
     }
 
     /// The span of `units` emissions in nanoseconds, rounded up; `None` above [`MAX_SPAN`].
-    pub fn span(self, units: u32) -> Option<u64> {
+    pub fn span(self, units: u64) -> Option<u64> {
         let ticks = self.ticks(units);
         (ticks <= u128::from(MAX_SPAN) * u128::from(self.parts)).then(|| self.to_nanos(ticks))
     }
 
     /// `units` emissions in ticks of `1/parts` ns.
-    pub const fn ticks(self, units: u32) -> u128 {
+    pub const fn ticks(self, units: u64) -> u128 {
         units as u128 * self.step as u128
     }
 
@@ -83,7 +83,7 @@ impl Gcra {
     }
 
     /// Owes `cost` more, without a bound but the longest debt.
-    pub fn charge(self, state: &mut [u64], now: Nanos, cost: u32) {
+    pub fn charge(self, state: &mut [u64], now: Nanos, cost: u64) {
         let debt = self.debt(state, now);
         self.set_debt(state, now, (debt + self.ticks(cost)).min(self.longest_debt().max(debt)));
     }
@@ -94,14 +94,14 @@ impl Gcra {
 
     /// How many whole units a debt is, rounded up.
     #[inline]
-    pub fn units(self, debt: u128) -> u32 {
+    pub fn units(self, debt: u128) -> u64 {
         if let Ok(debt) = u64::try_from(debt) {
-            return u32::try_from(debt.div_ceil(self.step)).unwrap_or(u32::MAX);
+            return debt.div_ceil(self.step).min(MOST_USED);
         }
-        u32::try_from(debt.div_ceil(u128::from(self.step))).unwrap_or(u32::MAX)
+        debt.div_ceil(u128::from(self.step)).min(MOST_USED.into()) as u64
     }
 
-    pub fn refund(self, state: &mut [u64], now: Nanos, cost: u32) {
+    pub fn refund(self, state: &mut [u64], now: Nanos, cost: u64) {
         let debt = self.debt(state, now);
         if debt > 0 {
             self.set_debt(state, now, debt.saturating_sub(self.ticks(cost)));

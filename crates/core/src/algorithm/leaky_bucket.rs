@@ -8,7 +8,7 @@ use super::{
     never_fits,
 };
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota, Standing};
+use crate::{Debt, Decision, MAX_LIMIT, Nanos, Parameters, PolicyError, Quota, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -31,7 +31,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     gcra: Gcra,
-    limit: u32,
+    limit: u64,
     /// The maximum wait in ticks.
     max_wait: u128,
 }
@@ -59,7 +59,7 @@ impl LeakyBucket {
 
     /// The highest cost that is admitted at `debt`: any cost up to the limit, while the debt is within the maximum wait.
     fn room(&self, debt: u128) -> u64 {
-        if debt <= self.max_wait { u64::from(self.limit) } else { 0 }
+        if debt <= self.max_wait { self.limit } else { 0 }
     }
 
     /// Carries the queue over from `old`, a state of `from`, to `new`, a fresh state: the start times that were handed out
@@ -76,7 +76,7 @@ impl LeakyBucket {
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`; at most a window's beyond the maximum wait.
-    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
         let most = self.max_wait + self.gcra.ticks(self.limit);
         self.gcra.set_debt(new, now, self.gcra.ticks(used).min(most));
     }
@@ -103,11 +103,11 @@ impl Algorithm for LeakyBucket {
     }
 
     #[inline]
-    fn limit(&self) -> u32 {
+    fn limit(&self) -> u64 {
         self.limit
     }
 
-    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let debt = self.gcra.debt(state, now);
         let reset = self.gcra.to_nanos(debt);
         if cost > self.limit {
@@ -124,7 +124,7 @@ impl Algorithm for LeakyBucket {
         Decision::delayed(standing(self.room(after), self.gcra.to_nanos(after)), reset)
     }
 
-    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let debt = self.gcra.debt(state, now);
         let cost = self.gcra.ticks(cost.min(self.limit));
         // A counted denial owes at most what an admission at the maximum wait would have.
@@ -133,13 +133,13 @@ impl Algorithm for LeakyBucket {
     }
 
     /// The limit of a leaky bucket is its maximum wait, so a state is over its limit while new work would wait longer.
-    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if cost > 0 {
             self.gcra.charge(state, now, cost);
         }
     }
 
-    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         self.gcra.refund(state, now, cost);
     }
 
@@ -151,14 +151,14 @@ impl Algorithm for LeakyBucket {
         self.gcra.accepts(state)
     }
 
-    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
         self.gcra.units(self.gcra.debt(state, now))
     }
 
     /// The limit is the wait that is left: none is left once the debt exceeds the maximum wait.
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
-        let waits = u32::try_from(self.max_wait / u128::from(self.gcra.step)).unwrap_or(u32::MAX);
-        Debt::until(self.used(state, now), waits.saturating_add(1), self.gcra.end(state), now)
+        let waits = (self.max_wait / u128::from(self.gcra.step)).min(MAX_LIMIT.into()) as u64;
+        Debt::until(self.used(state, now), waits + 1, self.gcra.end(state), now)
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {

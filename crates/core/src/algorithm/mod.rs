@@ -57,24 +57,25 @@ pub trait Algorithm: sealed::Sealed {
     fn words(&self) -> usize;
 
     /// The highest cost that can ever be admitted: the quota's limit, or the burst if there is one.
-    fn limit(&self) -> u32;
+    fn limit(&self) -> u64;
 
     /// The decision on `cost`, without taking it. For admitted work, `remaining` and `reset_after` have the values
     /// that they would have after taking the cost.
-    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision;
+    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision;
 
     /// Takes `cost` without a check; the state saturates at its bound.
-    fn record(&self, state: &mut [u64], now: Nanos, cost: u32);
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u64);
 
     /// Takes `cost` whether it fits or not, for a cost that is known only after the work. Units beyond the limit are debt, which time
     /// repays by the algorithm's own rule: all that is in use must fall to the limit before a cost of 0 is admitted again.
     ///
-    /// Counts saturate at 4,294,967,295 units and buckets at a debt of 109 years. A sliding window of a limit up to 254 (65,534)
-    /// counts up to 254 (65,534) units a slot; a higher count stands for any number until its slot leaves.
-    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32);
+    /// A fixed window counts up to 2⁵³ units, and so do a sliding counter and a sliding window of a limit above 4,294,967,295; with a
+    /// lower limit these count up to 4,294,967,295. Buckets saturate at a debt of 109 years. A sliding window of a limit up to 254
+    /// (65,534) counts up to 254 (65,534) units a slot; a higher count stands for any number until its slot leaves.
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u64);
 
     /// Returns up to `cost` of the units that were taken last; never more than are in use.
-    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32);
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u64);
 
     /// Makes `state` at least as strict as `other`, at every time from `now` on: after the join, `state` admits only
     /// what both would have admitted.
@@ -85,7 +86,7 @@ pub trait Algorithm: sealed::Sealed {
     fn accepts(&self, state: &[u64]) -> bool;
 
     /// How much of the limit is in use, in whole units, rounded up.
-    fn used(&self, state: &[u64], now: Nanos) -> u32;
+    fn used(&self, state: &[u64], now: Nanos) -> u64;
 
     /// The state's debt at `now`; `None` if the state has recovered completely. A bounded store keeps the debt of a key that
     /// it has no room for, and uses it to choose which key to evict.
@@ -98,7 +99,7 @@ pub trait Algorithm: sealed::Sealed {
 
     /// Decides on `cost` and takes it if it is admitted. A cost of 0 is a peek.
     #[inline]
-    fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+    fn decide(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         let decision = self.check(state, now, cost);
         if cost > 0 && decision.is_allowed() {
             self.record(state, now, cost);
@@ -107,10 +108,10 @@ pub trait Algorithm: sealed::Sealed {
     }
 
     /// Takes as much of `cost` as is admitted now. Returns that amount and the decision on it.
-    fn decide_up_to(&self, state: &mut [u64], now: Nanos, cost: u32) -> (u32, Decision) {
+    fn decide_up_to(&self, state: &mut [u64], now: Nanos, cost: u64) -> (u64, Decision) {
         let peek = self.check(state, now, 0);
         // `remaining` of a peek is, by definition, the highest cost that is admitted.
-        let granted = u32::try_from(peek.remaining()).unwrap_or(u32::MAX).min(cost);
+        let granted = peek.remaining().min(cost);
         if granted == 0 {
             return (0, self.check(state, now, cost.min(1)));
         }
@@ -125,7 +126,7 @@ pub trait Algorithm: sealed::Sealed {
 
 /// The denial of a cost above the limit: it can never fit. With a limit of 0, every cost is above the limit.
 #[inline]
-fn never_fits(limit: u32, room: u64, reset_after: u64) -> Decision {
+fn never_fits(limit: u64, room: u64, reset_after: u64) -> Decision {
     Decision::too_large(Standing { limit, room, unit: 1, reset_after })
 }
 

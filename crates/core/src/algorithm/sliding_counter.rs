@@ -2,7 +2,7 @@
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount};
-use crate::{Debt, Decision, Nanos, Parameters, Quota, Standing};
+use crate::{Debt, Decision, MOST_USED, Nanos, Parameters, Quota, Standing};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -17,10 +17,10 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
 /// are aligned to the clock's origin, and the comparison is exact (no rounding).
 ///
 /// Bound: about `2 × limit` in any window in the worst case, when all requests of the previous window came at its end.
-/// State: the current window's start, both counts.
+/// State: the current window's start, and both counts in one word, or in two for a limit above 4,294,967,295.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingCounter {
-    limit: u32,
+    limit: u64,
     window: u64,
 }
 
@@ -39,6 +39,16 @@ impl SlidingCounter {
         Self { limit: quota.limit(), window: quota.window_nanos() }
     }
 
+    /// Whether each count has a word, instead of half of one.
+    const fn is_wide(&self) -> bool {
+        self.limit > u32::MAX as u64
+    }
+
+    /// The highest count.
+    const fn most(&self) -> u64 {
+        if self.is_wide() { MOST_USED } else { u32::MAX as u64 }
+    }
+
     pub(crate) const fn same_windows(&self, other: &Self) -> bool {
         self.window == other.window
     }
@@ -50,7 +60,7 @@ impl SlidingCounter {
     }
 
     /// Returns units that were taken at `taken` to the window in which they were counted.
-    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
+    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         let mut view = self.view(state, now);
         let start = now.get().max(state[0]) - view.elapsed;
         let count = if taken.get() >= start {
@@ -60,13 +70,39 @@ impl SlidingCounter {
         } else {
             return;
         };
-        *count = count.saturating_sub(u64::from(cost));
-        Self::write(state, now, view);
+        *count = count.saturating_sub(cost);
+        self.write(state, now, view);
+    }
+
+    /// The previous count and the current one, as written.
+    #[inline]
+    const fn counts(&self, state: &[u64]) -> (u64, u64) {
+        if self.is_wide() { (state[1], state[2]) } else { (state[1] >> 32, state[1] & 0xFFFF_FFFF) }
+    }
+
+    /// Writes counts that are at most the highest one.
+    #[inline]
+    const fn set_counts(&self, state: &mut [u64], previous: u64, current: u64) {
+        if self.is_wide() {
+            (state[1], state[2]) = (previous, current);
+        } else {
+            state[1] = previous << 32 | current;
+        }
+    }
+
+    /// Carries both counts over from `old`, a state of `from` with the same windows, to `new`, a fresh state.
+    pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
+        new[0] = old[0];
+        let (previous, current) = from.counts(old);
+        // A full count stands for any number, unless it is the limit.
+        let is_full = |count| count == from.most() && from.limit < count;
+        let kept = |count: u64| if is_full(count) { self.most() } else { count.min(self.most()) };
+        self.set_counts(new, kept(previous), kept(current));
     }
 
     #[inline]
     fn view(&self, state: &[u64], now: Nanos) -> View {
-        let (previous, current) = (state[1] >> 32, state[1] & 0xFFFF_FFFF);
+        let (previous, current) = self.counts(state);
         // If the clock went back, the time is the start of the newest window.
         let since = now.get().saturating_sub(state[0]);
         if since < self.window {
@@ -87,7 +123,7 @@ impl SlidingCounter {
     /// How many more units the exact comparison admits.
     #[inline]
     fn room(&self, view: View) -> u64 {
-        let left = u64::from(self.limit).saturating_sub(view.current);
+        let left = self.limit.saturating_sub(view.current);
         if view.previous == 0 {
             return left;
         }
@@ -96,7 +132,7 @@ impl SlidingCounter {
 
     #[inline]
     fn is_over(&self, view: View) -> bool {
-        view.current + self.ceil_weight(view) > u64::from(self.limit)
+        view.current + self.ceil_weight(view) > self.limit
     }
 
     /// The weighted previous count, rounded up: the number of whole units that it blocks.
@@ -116,14 +152,14 @@ impl SlidingCounter {
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
-    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
-        let view = View { previous: 0, current: used.into(), elapsed: now.get() % self.window };
-        Self::write(new, now, view);
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
+        let view = View { previous: 0, current: used.min(self.most()), elapsed: now.get() % self.window };
+        self.write(new, now, view);
     }
 
     /// The time until `cost` fits with no other traffic.
-    fn wait_for(&self, view: View, cost: u32) -> u64 {
-        let goal = u64::from(self.limit) - u64::from(cost);
+    fn wait_for(&self, view: View, cost: u64) -> u64 {
+        let goal = self.limit - cost;
         if view.current <= goal {
             let wait = self.elapsed_for(view.previous, goal - view.current);
             if wait < self.window {
@@ -151,11 +187,12 @@ impl SlidingCounter {
         }
     }
 
-    fn write(state: &mut [u64], now: Nanos, view: View) {
+    #[inline]
+    fn write(&self, state: &mut [u64], now: Nanos, view: View) {
         if now.get() > state[0] {
             state[0] = now.get() - view.elapsed;
         }
-        state[1] = view.previous << 32 | view.current;
+        self.set_counts(state, view.previous, view.current);
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
@@ -169,16 +206,16 @@ impl SlidingCounter {
 
 impl Algorithm for SlidingCounter {
     fn words(&self) -> usize {
-        2
+        if self.is_wide() { 3 } else { 2 }
     }
 
     #[inline]
-    fn limit(&self) -> u32 {
+    fn limit(&self) -> u64 {
         self.limit
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let view = self.view(state, now);
         let room = self.room(view);
         // Measured on the caller's clock.
@@ -189,9 +226,9 @@ impl Algorithm for SlidingCounter {
         let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
         if cost > self.limit {
             never_fits(self.limit, room, reset(view))
-        } else if u64::from(cost) <= room && (cost > 0 || !self.is_over(view)) {
-            let after = View { current: view.current + u64::from(cost), ..view };
-            Decision::allow(standing(room - u64::from(cost), reset(after)))
+        } else if cost <= room && (cost > 0 || !self.is_over(view)) {
+            let after = View { current: view.current + cost, ..view };
+            Decision::allow(standing(room - cost, reset(after)))
         } else {
             let wait = self.wait_for(view, cost) + Self::behind(state, now);
             Decision::deny(standing(room, reset(view)), wait)
@@ -199,27 +236,27 @@ impl Algorithm for SlidingCounter {
     }
 
     #[inline]
-    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let mut view = self.view(state, now);
-        let added = (view.current + u64::from(cost)).min(u64::from(self.limit));
+        let added = view.current.saturating_add(cost).min(self.limit);
         view.current = view.current.max(added);
-        Self::write(state, now, view);
+        self.write(state, now, view);
     }
 
-    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if cost > 0 {
             let mut view = self.view(state, now);
-            view.current = (view.current + u64::from(cost)).min(u32::MAX.into());
-            Self::write(state, now, view);
+            view.current = view.current.saturating_add(cost).min(self.most());
+            self.write(state, now, view);
         }
     }
 
-    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let mut view = self.view(state, now);
-        let from_current = view.current.min(u64::from(cost));
+        let from_current = view.current.min(cost);
         view.current -= from_current;
-        view.previous = view.previous.saturating_sub(u64::from(cost) - from_current);
-        Self::write(state, now, view);
+        view.previous = view.previous.saturating_sub(cost - from_current);
+        self.write(state, now, view);
     }
 
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
@@ -230,16 +267,18 @@ impl Algorithm for SlidingCounter {
             current: mine.current.max(theirs.current),
             elapsed: mine.elapsed,
         };
-        Self::write(state, newest, view);
+        self.write(state, newest, view);
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
-        state.len() == 2 && state[0] <= Nanos::MAX.get()
+        let (previous, current) =
+            if state.len() == self.words() { self.counts(state) } else { return false };
+        state[0] <= Nanos::MAX.get() && previous.max(current) <= self.most()
     }
 
-    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
         let view = self.view(state, now);
-        u32::try_from(view.current + self.ceil_weight(view)).unwrap_or(u32::MAX)
+        view.current + self.ceil_weight(view)
     }
 
     /// If all units that count are in the previous window, the debt is that window's whole count: its end determines how much
@@ -249,7 +288,6 @@ impl Algorithm for SlidingCounter {
         let start = now.get().max(state[0]) - view.elapsed;
         let (used, windows) =
             if view.current > 0 { (view.current + self.ceil_weight(view), 2) } else { (view.previous, 1) };
-        let used = u32::try_from(used).unwrap_or(u32::MAX);
         Debt::until(used, self.limit, start + windows * self.window, now)
     }
 
@@ -257,6 +295,6 @@ impl Algorithm for SlidingCounter {
         // Windows begin at multiples of their length, even if the debt's end was rounded up.
         let end = debt.end() - debt.end() % self.window;
         state[0] = end.saturating_sub(2 * self.window);
-        state[1] = debt.share.units(self.limit).into();
+        self.set_counts(state, 0, debt.share.units(self.limit).min(self.most()));
     }
 }

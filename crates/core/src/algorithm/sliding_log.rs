@@ -20,6 +20,12 @@ const MAX_ENTRIES: u32 = 1_000_000;
 const MANY: u32 = 0xFF_FFFF;
 const LOW_20: u64 = 0xF_FFFF;
 
+/// A number of units, which no log has more of than 32 bits hold.
+#[inline]
+const fn few(units: u64) -> u32 {
+    if units > u32::MAX as u64 { u32::MAX } else { units as u32 }
+}
+
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "sliding-log",
@@ -50,10 +56,10 @@ impl SlidingLog {
     /// # Errors
     /// [`PolicyError::LogTooLong`] if the limit is above 1,000,000.
     pub const fn new(quota: Quota) -> Result<Self, PolicyError> {
-        if quota.limit() > MAX_ENTRIES {
+        if quota.limit() > MAX_ENTRIES as u64 {
             return Err(PolicyError::LogTooLong);
         }
-        Ok(Self { limit: quota.limit(), lifetime: quota.window_nanos() })
+        Ok(Self { limit: quota.limit() as u32, lifetime: quota.window_nanos() })
     }
 
     /// Closed windows: an admission still counts when it is exactly a window old.
@@ -68,11 +74,11 @@ impl SlidingLog {
     }
 
     /// Removes up to `cost` entries with exactly this time; newer entries stay.
-    pub(crate) fn take_out(&self, state: &mut [u64], taken: Nanos, cost: u32) {
+    pub(crate) fn take_out(&self, state: &mut [u64], taken: Nanos, cost: u64) {
         let log = Log::read(state, self.limit);
         let newer = (1..=log.len).take_while(|&rank| log.newest(rank) > taken.get()).count() as u32;
         let same = (newer + 1..=log.len).take_while(|&rank| log.newest(rank) == taken.get());
-        let gone = same.take(cost as usize).count() as u32;
+        let gone = same.take(few(cost) as usize).count() as u32;
         let (head, oldest) = (log.head, log.oldest());
         if gone == 0 {
             return;
@@ -105,10 +111,10 @@ impl SlidingLog {
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
-    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
-        let kept = used.min(self.limit);
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
+        let kept = few(used).min(self.limit);
         new[1..=(kept as usize).max(1)].fill(now.get());
-        self.write_full(new, kept, u64::from(used - kept));
+        self.write_full(new, kept, used - u64::from(kept));
     }
 
     /// The head of a ring that was filled from its first slot on.
@@ -167,7 +173,8 @@ impl SlidingLog {
     }
 
     /// Drops the `count` oldest entries that still count (a permit is released).
-    pub(super) fn forget_oldest(&self, state: &mut [u64], now: Nanos, count: u32) {
+    pub(super) fn forget_oldest(&self, state: &mut [u64], now: Nanos, count: u64) {
+        let count = few(count);
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
         let counting = self.counting(log, now);
@@ -181,11 +188,11 @@ impl SlidingLog {
         // In practice, no other window ends one nanosecond after a microsecond.
         let closed = self.lifetime > 1 && self.lifetime % 1_000 == 1;
         let spec = AlgorithmSpec::of(&ENTRY).with("closed", closed.then_some(Value::Flag(true)));
-        (spec, Amount::Quota(Quota::of(self.limit, self.lifetime - u64::from(closed))))
+        (spec, Amount::Quota(Quota::of(self.limit.into(), self.lifetime - u64::from(closed))))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
-        Parameters::SlidingLog { limit: self.limit, lifetime: self.lifetime }
+        Parameters::SlidingLog { limit: self.limit as u64, lifetime: self.lifetime }
     }
 
     /// How long an entry counts.
@@ -267,20 +274,25 @@ impl Algorithm for SlidingLog {
     }
 
     #[inline]
-    fn limit(&self) -> u32 {
-        self.limit
+    fn limit(&self) -> u64 {
+        self.limit.into()
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let log = Log::read(state, self.limit);
-        let standing =
-            |room: u32, reset_after| Standing { limit: self.limit, room: room.into(), unit: 1, reset_after };
+        let standing = |room: u32, reset_after| Standing {
+            limit: self.limit.into(),
+            room: room.into(),
+            unit: 1,
+            reset_after,
+        };
         let asked = now;
         let now = log.no_earlier_than_newest(now);
+        let cost = few(cost);
         if cost > self.limit {
             let room = self.limit - self.counting(log, now);
-            return never_fits(self.limit, u64::from(room), self.reset(log, asked));
+            return never_fits(self.limit.into(), room.into(), self.reset(log, asked));
         }
         if cost == 0 && log.beyond > 0 {
             let counting = self.counting(log, now);
@@ -307,11 +319,11 @@ impl Algorithm for SlidingLog {
     }
 
     #[inline]
-    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if self.limit == 0 {
             return;
         }
-        let log = Log::read(state, self.limit);
+        let (log, cost) = (Log::read(state, self.limit), few(cost));
         let now = log.no_earlier_than_newest(now);
         let Head { mut next, len, mut beyond } = log.head;
         if beyond > 0 {
@@ -326,13 +338,13 @@ impl Algorithm for SlidingLog {
 
     /// The units that the ring has no room for count as taken at the oldest time that is kept, so a cost of 0 waits up to the
     /// time between two admissions longer than it must. Every other cost is decided exactly.
-    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if cost > 0 {
             let log = Log::read(state, self.limit);
             let time = log.no_earlier_than_newest(now);
             let counting = self.counting(log, time);
             let before = self.counting_beyond(log, counting, time);
-            let total = u64::from(counting) + u64::from(before) + u64::from(cost);
+            let total = (u64::from(counting) + u64::from(before)).saturating_add(cost);
             let beyond = if before == MANY { MANY.into() } else { total.saturating_sub(self.limit.into()) };
             self.record(state, now, cost);
             if self.limit == 0 {
@@ -343,11 +355,12 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
         let counting = self.counting(log, now);
         let beyond = self.counting_beyond(log, counting, now);
+        let cost = few(cost);
         let taken = cost.min(counting);
         let (head, oldest) = (log.head, log.oldest());
         // Entries beyond were taken before all others, so they are returned last.
@@ -397,13 +410,13 @@ impl Algorithm for SlidingLog {
         log.len <= self.limit && times.clone().all(|t| t <= Nanos::MAX.get()) && times.rev().is_sorted()
     }
 
-    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
         let log = Log::read(state, self.limit);
         let now = log.no_earlier_than_newest(now);
         let counting = self.counting(log, now);
         match self.counting_beyond(log, counting, now) {
-            MANY => u32::MAX,
-            beyond => counting + beyond,
+            MANY => u64::MAX,
+            beyond => u64::from(counting) + u64::from(beyond),
         }
     }
 
@@ -411,11 +424,11 @@ impl Algorithm for SlidingLog {
         let used = self.used(state, now);
         let log = Log::read(state, self.limit);
         let end = if used > 0 { log.newest(1) + self.lifetime } else { 0 };
-        Debt::until(used, self.limit, end, now)
+        Debt::until(used, self.limit(), end, now)
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
         let newest = Nanos::new(debt.end().saturating_sub(self.lifetime));
-        self.keep(state, newest, debt.share.units(self.limit));
+        self.keep(state, newest, debt.share.units(self.limit()));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! word 0: start of the newest slot     words 1..: the sum, then the slots' counts, newest first
-//!                                                 (8, 16 or 32 bits each, as the limit needs; all ones: this
-//!                                                 many, or more, which only a lowered limit leaves)
+//!                                                 (8, 16, 32 or 64 bits each, as the limit needs; the highest:
+//!                                                 this many, or more, which only a lowered limit or a charge leaves)
 //!
 //!   strict, k = 4 │ 4 │ 3 │ 2 │ 1 │ now…│     k full slots behind the current one, and the current: never less
 //!                                             than a whole window, so never over
@@ -15,7 +15,7 @@
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota, Standing};
+use crate::{Debt, Decision, MOST_USED, Nanos, Parameters, PolicyError, Quota, Standing};
 
 /// The maximum number of slots in a window.
 const MAX_SLOTS: u32 = 3_600;
@@ -34,7 +34,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     build: |spec, amount| {
         let mut window = SlidingWindow::new(amount.quota()?);
         if let Some(slots) = spec.count("slots") {
-            window = window.slots(slots)?;
+            window = window.slots(u32::try_from(slots).unwrap_or(u32::MAX))?;
         }
         Ok(if spec.is("mode", "balanced") { window.balanced() } else { window }.into())
     },
@@ -48,7 +48,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
 /// in any `window × (1 − 1/k)`, up to `2 × limit` in a window. A slot is `window / k`, rounded up to a nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
-    limit: u32,
+    limit: u64,
     window: u64,
     slots: u32,
     slot: u64,
@@ -56,6 +56,8 @@ pub struct SlidingWindow {
     span: usize,
     /// Bits of a count, as a power of two: no count, and no sum, is above the limit.
     lane_bits: u32,
+    /// The limit, if the sum and the newest count share a word; otherwise 0.
+    limit_in_word: u64,
 }
 
 impl SlidingWindow {
@@ -65,7 +67,7 @@ impl SlidingWindow {
         Self::with(quota.limit(), quota.window_nanos(), DEFAULT_SLOTS, true)
     }
 
-    /// Divides the window into `slots` instead. More slots are closer to an exact log and take 4 bytes each.
+    /// Divides the window into `slots` instead. More slots are closer to an exact log and take up to 4 bytes each (8 for a limit above 4,294,967,295).
     ///
     /// # Errors
     /// [`PolicyError::Slots`] if the number is 0, above 3,600, or above the number of nanoseconds in the window.
@@ -82,14 +84,16 @@ impl SlidingWindow {
         Self::with(self.limit, self.window, self.slots, false)
     }
 
-    const fn with(limit: u32, window: u64, slots: u32, strict: bool) -> Self {
+    const fn with(limit: u64, window: u64, slots: u32, strict: bool) -> Self {
         let span = slots as usize + strict as usize;
         let lane_bits = match limit {
             0..=0xFE => 3,
             0xFF..=0xFFFE => 4,
-            _ => 5,
+            0xFFFF..=0xFFFF_FFFF => 5,
+            _ => 6,
         };
-        Self { limit, window, slots, slot: window.div_ceil(slots as u64), span, lane_bits }
+        let limit_in_word = if lane_bits < 6 { limit } else { 0 };
+        Self { limit, window, slots, slot: window.div_ceil(slots as u64), span, lane_bits, limit_in_word }
     }
 
     pub(crate) const fn same_slots(&self, other: &Self) -> bool {
@@ -107,7 +111,7 @@ impl SlidingWindow {
     }
 
     /// Returns units that were taken at `taken` to the slot in which they were counted.
-    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
+    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         self.turn(state, now);
         let behind = state[0].saturating_sub(taken.get()).div_ceil(self.slot);
         let Some(at) = usize::try_from(behind).ok().filter(|&at| at < self.span) else { return };
@@ -127,50 +131,56 @@ impl SlidingWindow {
         u64::MAX >> (64 - (1 << self.lane_bits))
     }
 
+    /// The highest count.
     #[inline]
-    fn get(&self, state: &[u64], lane: usize) -> u32 {
-        let (word, shift) = self.lane(lane);
-        (state[word] >> shift & self.mask()) as u32
+    fn most(&self) -> u64 {
+        self.mask().min(MOST_USED)
     }
 
     #[inline]
-    fn set(&self, state: &mut [u64], lane: usize, value: u32) {
+    fn get(&self, state: &[u64], lane: usize) -> u64 {
         let (word, shift) = self.lane(lane);
-        state[word] = state[word] & !(self.mask() << shift) | u64::from(value) << shift;
+        state[word] >> shift & self.mask()
     }
 
     #[inline]
-    fn stored_sum(&self, state: &[u64]) -> u32 {
+    fn set(&self, state: &mut [u64], lane: usize, value: u64) {
+        let (word, shift) = self.lane(lane);
+        state[word] = state[word] & !(self.mask() << shift) | value << shift;
+    }
+
+    #[inline]
+    fn stored_sum(&self, state: &[u64]) -> u64 {
         self.get(state, 0)
     }
 
     /// The count of the slot that is `at` slots older than the newest.
     #[inline]
-    fn count(&self, state: &[u64], at: usize) -> u32 {
+    fn count(&self, state: &[u64], at: usize) -> u64 {
         self.get(state, at + 1)
     }
 
     #[inline]
-    fn set_count(&self, state: &mut [u64], at: usize, count: u32) {
+    fn set_count(&self, state: &mut [u64], at: usize, count: u64) {
         self.set(state, at + 1, count);
     }
 
     /// Whether a lane is full: the true count may be higher.
     #[inline]
-    const fn is_full(&self, count: u32) -> bool {
+    fn is_full(&self, count: u64) -> bool {
         // A limit equal to the highest possible count is reached but never exceeded.
-        count as u64 == self.mask() && self.limit < count
+        count == self.most() && self.limit < count
     }
 
     /// Writes the sum. It is counted again if the stored one may stand for more.
-    fn set_sum(&self, state: &mut [u64], sum: u32) {
+    fn set_sum(&self, state: &mut [u64], sum: u64) {
         let full = self.is_full(self.stored_sum(state));
-        let sum = if full { self.total(state, self.span) } else { sum.into() };
-        self.set(state, 0, sum.min(self.mask()) as u32);
+        let sum = if full { self.total(state, self.span) } else { sum };
+        self.set(state, 0, sum.min(self.most()));
     }
 
     /// Removes up to `cost` from a slot's count and returns how much. A full count stays, because its true value is unknown.
-    fn take_back(&self, state: &mut [u64], at: usize, cost: u32) -> u32 {
+    fn take_back(&self, state: &mut [u64], at: usize, cost: u64) -> u64 {
         let here = self.count(state, at);
         let gone = here.min(cost);
         if !self.is_full(here) {
@@ -182,7 +192,7 @@ impl SlidingWindow {
     /// The sum of the newest `slots` slots.
     #[cold]
     fn total(&self, state: &[u64], slots: usize) -> u64 {
-        (0..slots).map(|at| u64::from(self.count(state, at))).sum()
+        (0..slots).fold(0, |sum: u64, at| sum.saturating_add(self.count(state, at)))
     }
 
     /// Carries the slots over from `old`, a state of `from` with the same slots, to `new`, a fresh state: all units used,
@@ -192,27 +202,27 @@ impl SlidingWindow {
         for at in 0..self.span {
             let count = from.count(old, at);
             // The true number is unknown, so the count stays full until its slot leaves, whichever limits come next.
-            let most = if from.is_full(count) { self.mask() } else { count.into() };
+            let most = if from.is_full(count) { self.most() } else { count };
             let room =
-                if self.limit == u32::MAX { u64::from(u32::MAX) - self.total(new, at) } else { self.mask() };
-            self.set_count(new, at, most.min(room) as u32);
+                if self.limit == self.most() { self.most() - self.total(new, at) } else { self.most() };
+            self.set_count(new, at, most.min(room));
         }
-        self.set(new, 0, self.total(new, self.span).min(self.mask()) as u32);
+        self.set(new, 0, self.total(new, self.span).min(self.most()));
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
-    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
-        let used = u64::from(used).min(self.mask()) as u32;
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
+        let used = used.min(self.most());
         new[0] = now.get() - now.get() % self.slot;
         self.set(new, 0, used);
         self.set_count(new, 0, used);
     }
 
     /// An upper bound on the units in use: unbounded if a count is full.
-    pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
+    pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u64 {
         let counting = self.span - self.turned(state, now);
         let full = (0..counting).any(|at| self.is_full(self.count(state, at)));
-        if full { u32::MAX } else { self.used(state, now) }
+        if full { u64::MAX } else { self.used(state, now) }
     }
 
     /// How many slots have begun since the state was written; the full span means that nothing counts.
@@ -228,12 +238,12 @@ impl SlidingWindow {
 
     /// The sum of what still counts after `turned` slots.
     #[inline]
-    fn sum(&self, state: &[u64], turned: usize) -> u32 {
+    fn sum(&self, state: &[u64], turned: usize) -> u64 {
         let stored = self.stored_sum(state);
         if self.is_full(stored) {
-            return self.total(state, self.span - turned).min(self.mask()) as u32;
+            return self.total(state, self.span - turned).min(self.most());
         }
-        let gone: u32 = (self.span - turned..self.span).map(|at| self.count(state, at)).sum();
+        let gone: u64 = (self.span - turned..self.span).map(|at| self.count(state, at)).sum();
         stored - gone
     }
 
@@ -244,15 +254,15 @@ impl SlidingWindow {
     }
 
     /// The time until the sum is at most `goal`: the slots leave one by one, oldest first.
-    fn wait_for(&self, state: &[u64], now: Nanos, goal: u32) -> u64 {
+    fn wait_for(&self, state: &[u64], now: Nanos, goal: u64) -> u64 {
         let stored = self.stored_sum(state);
-        let mut sum = if self.is_full(stored) { self.total(state, self.span) } else { stored.into() };
+        let mut sum = if self.is_full(stored) { self.total(state, self.span) } else { stored };
         for at in (0..self.span).rev() {
-            if sum <= u64::from(goal) {
+            if sum <= goal {
                 // Slot `at + 1` was the last that had to leave.
                 return self.leaves_in(state, now, at + 1);
             }
-            sum -= u64::from(self.count(state, at));
+            sum -= self.count(state, at);
         }
         self.leaves_in(state, now, 0)
     }
@@ -289,7 +299,7 @@ impl SlidingWindow {
     /// Adds to the newest slot and drops the oldest units beyond the limit: only the newest `limit` units determine when a
     /// cost fits.
     #[inline]
-    fn add(&self, state: &mut [u64], cost: u32) {
+    fn add(&self, state: &mut [u64], cost: u64) {
         let sum = self.stored_sum(state);
         let cost = cost.min(self.limit);
         let mut beyond = cost.saturating_sub(self.limit.saturating_sub(sum));
@@ -300,30 +310,34 @@ impl SlidingWindow {
             }
             beyond -= self.take_back(state, at, beyond);
         }
-        let newest = u64::from(self.count(state, 0)) + u64::from(cost);
-        self.set_count(state, 0, newest.min(self.mask()) as u32);
+        let newest = self.count(state, 0) + cost;
+        self.set_count(state, 0, newest.min(self.most()));
     }
 
     /// Takes a cost that fits while the newest slot lasts: what [`decide`](Algorithm::decide) mostly does, in a few
     /// instructions. Only two counts change, the sum and that of the newest slot, and both are in one word. `None` says
     /// nothing, and leaves the state as it was.
     #[inline]
-    pub(crate) fn take_in_slot(&self, state: &mut [u64], now: Nanos, cost: u32) -> Option<Decision> {
+    pub(crate) fn take_in_slot(&self, state: &mut [u64], now: Nanos, cost: u64) -> Option<Decision> {
         let [start, counts, ..] = state else { return None };
-        let (limit, cost) = (u64::from(self.limit), u64::from(cost));
+        let limit = self.limit_in_word;
+        // A cost of 0, or one above the limit.
+        if cost.wrapping_sub(1) >= limit {
+            return None;
+        }
         let used = (*counts & self.mask()) + cost;
         // A full sum is above the limit. Below it the sum is that of the slots, so no count outgrows its bits.
-        if cost == 0 || used > limit || now.get().saturating_sub(*start) >= self.slot {
+        if used > limit || now.get().saturating_sub(*start) >= self.slot {
             return None;
         }
         *counts += cost | cost << (1 << self.lane_bits);
         let reset = *start + self.span as u64 * self.slot - now.get();
-        Some(Decision::allow(Standing { limit: self.limit, room: limit - used, unit: 1, reset_after: reset }))
+        Some(Decision::allow(Standing { limit, room: limit - used, unit: 1, reset_after: reset }))
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         let spec = AlgorithmSpec::of(&ENTRY)
-            .with("slots", (self.slots != DEFAULT_SLOTS).then_some(Value::Count(self.slots)))
+            .with("slots", (self.slots != DEFAULT_SLOTS).then_some(Value::Count(self.slots.into())))
             .with("mode", (!self.is_strict()).then_some(Value::Word("balanced")));
         (spec, Amount::Quota(Quota::of(self.limit, self.window)))
     }
@@ -341,19 +355,18 @@ impl Algorithm for SlidingWindow {
     }
 
     #[inline]
-    fn limit(&self) -> u32 {
+    fn limit(&self) -> u64 {
         self.limit
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let turned = self.turned(state, now);
         let sum = if turned == 0 { self.stored_sum(state) } else { self.sum(state, turned) };
         let room = self.limit.saturating_sub(sum);
-        let standing =
-            |room: u32, reset_after| Standing { limit: self.limit, room: room.into(), unit: 1, reset_after };
+        let standing = |room: u64, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
         if cost > self.limit {
-            return never_fits(self.limit, room.into(), self.reset(state, now));
+            return never_fits(self.limit, room, self.reset(state, now));
         }
         if cost == 0 && sum <= self.limit {
             return Decision::allow(standing(room, self.reset(state, now)));
@@ -375,13 +388,13 @@ impl Algorithm for SlidingWindow {
     }
 
     #[inline]
-    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         self.turn(state, now);
         self.add(state, cost);
     }
 
     #[inline]
-    fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+    fn decide(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         if let Some(admitted) = self.take_in_slot(state, now, cost) {
             return admitted;
         }
@@ -393,19 +406,19 @@ impl Algorithm for SlidingWindow {
         decision
     }
 
-    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if cost == 0 {
             return;
         }
         self.turn(state, now);
         // The highest limit cannot be exceeded.
-        let most = if self.limit == u32::MAX { u32::MAX - self.stored_sum(state) } else { u32::MAX };
-        let newest = u64::from(self.count(state, 0)) + u64::from(cost.min(most));
-        self.set_count(state, 0, newest.min(self.mask()) as u32);
-        self.set(state, 0, self.total(state, self.span).min(self.mask()) as u32);
+        let most = if self.limit == self.most() { self.most() - self.stored_sum(state) } else { self.most() };
+        let newest = self.count(state, 0) + cost.min(most);
+        self.set_count(state, 0, newest.min(self.most()));
+        self.set(state, 0, self.total(state, self.span).min(self.most()));
     }
 
-    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         self.turn(state, now);
         let (sum, mut left) = (self.stored_sum(state), cost);
         for at in 0..self.span {
@@ -422,7 +435,7 @@ impl Algorithm for SlidingWindow {
             .map_or(self.span, |behind| behind.min(self.span));
         // Newest first: only the newest `limit` units determine when a cost fits.
         let bound = self.limit.max(self.stored_sum(state)).max(self.stored_sum(other));
-        let mut sum = 0;
+        let mut sum = 0_u64;
         for at in 0..self.span {
             let theirs = if at >= behind { self.count(other, at - behind) } else { 0 };
             let most = self.count(state, at).max(theirs);
@@ -430,7 +443,7 @@ impl Algorithm for SlidingWindow {
             self.set_count(state, at, most);
             sum = sum.saturating_add(most);
         }
-        self.set(state, 0, u64::from(sum).min(self.mask()) as u32);
+        self.set(state, 0, sum.min(self.most()));
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
@@ -438,10 +451,11 @@ impl Algorithm for SlidingWindow {
             return false;
         }
         let (sum, total) = (self.stored_sum(state), self.total(state, self.span));
-        total == u64::from(sum) || (self.is_full(sum) && total > u64::from(sum))
+        let fits = (0..=self.span).all(|lane| self.get(state, lane) <= self.most());
+        fits && (total == sum || (self.is_full(sum) && total > sum))
     }
 
-    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
         self.sum(state, self.turned(state, now))
     }
 
@@ -455,7 +469,7 @@ impl Algorithm for SlidingWindow {
         // Slots begin at multiples of their length, even if the debt's end was rounded up.
         let end = debt.end() - debt.end() % self.slot;
         state[0] = end.saturating_sub(self.span as u64 * self.slot);
-        let units = u64::from(debt.share.units(self.limit)).min(self.mask()) as u32;
+        let units = debt.share.units(self.limit).min(self.most());
         self.set(state, 0, units);
         self.set_count(state, 0, units);
     }

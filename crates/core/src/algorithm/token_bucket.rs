@@ -8,7 +8,9 @@ use super::{
     never_fits,
 };
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota, Share, Standing};
+use crate::{
+    Debt, Decision, MAX_LIMIT, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota, QuotaError, Share, Standing,
+};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -35,7 +37,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     gcra: Gcra,
-    burst: u32,
+    burst: u64,
     /// `burst` in ticks.
     capacity: u128,
     /// `burst` in nanoseconds, rounded up.
@@ -55,8 +57,8 @@ impl TokenBucket {
     /// The same rate with a bucket of `burst` tokens. A burst of 0 denies everything.
     ///
     /// # Errors
-    /// [`PolicyError::BurstTooLong`] if an empty bucket would take more than 73 years to fill.
-    pub fn burst(self, burst: u32) -> Result<Self, PolicyError> {
+    /// [`PolicyError::BurstTooLong`] if an empty bucket would take more than 73 years to fill, or if the burst is above [`MAX_LIMIT`].
+    pub fn burst(self, burst: u64) -> Result<Self, PolicyError> {
         let denies_all = self.burst == 0;
         Self::with(self.gcra, if denies_all { 0 } else { burst })
     }
@@ -65,11 +67,14 @@ impl TokenBucket {
     ///
     /// # Errors
     /// The same as [`burst`](Self::burst).
-    pub fn from_interval(interval: Nanos, burst: u32) -> Result<Self, PolicyError> {
+    pub fn from_interval(interval: Nanos, burst: u64) -> Result<Self, PolicyError> {
         Self::with(Gcra { step: interval.get().max(1), parts: 1 }, burst)
     }
 
-    fn with(gcra: Gcra, burst: u32) -> Result<Self, PolicyError> {
+    fn with(gcra: Gcra, burst: u64) -> Result<Self, PolicyError> {
+        if burst > MAX_LIMIT {
+            return Err(PolicyError::Quota(QuotaError::LimitTooHigh));
+        }
         let capacity_nanos = gcra.span(burst).ok_or(PolicyError::BurstTooLong)?;
         Ok(Self { gcra, burst, capacity: gcra.ticks(burst), capacity_nanos })
     }
@@ -80,8 +85,7 @@ impl TokenBucket {
     /// At most a sixteenth of the bucket is kept back.
     pub(crate) fn kept_back(&self, slack: u64) -> Option<(Self, u64)> {
         let ticks = u128::from(slack) * u128::from(self.gcra.parts);
-        let units =
-            u32::try_from(ticks / u128::from(self.gcra.step)).unwrap_or(u32::MAX).min(self.burst / 16);
+        let units = (ticks / u128::from(self.gcra.step)).min(u128::from(self.burst / 16)) as u64;
         let span = self.gcra.ticks(units) / u128::from(self.gcra.parts);
         let less = Self::with(self.gcra, self.burst - units).ok()?;
         (units > 0).then_some((less, span as u64))
@@ -131,7 +135,7 @@ impl TokenBucket {
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
-    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u32) {
+    pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
         self.owe(new, now, used.into(), 0, false);
     }
 
@@ -147,13 +151,13 @@ impl TokenBucket {
     }
 
     /// An upper bound on the units in use: unbounded if the bucket is shut.
-    pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
-        if self.is_shut(state, now) { u32::MAX } else { self.used(state, now) }
+    pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u64 {
+        if self.is_shut(state, now) { u64::MAX } else { self.used(state, now) }
     }
 
     /// Returns units that were taken at `taken`, less what has been refilled since: a full bucket may have overflowed since, and
     /// the overflow is lost.
-    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
+    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         let refilled = u128::from(now.saturating_since(taken).get()) * u128::from(self.gcra.parts);
         let debt = self.gcra.debt(state, now);
         let credit = self.gcra.ticks(cost).saturating_sub(refilled).min(debt);
@@ -168,10 +172,10 @@ impl TokenBucket {
     /// It does not branch on the outcome, which is often unpredictable and depends on a state that may still be on its
     /// way from memory (see the table's search for a tag).
     #[inline]
-    fn decide_whole(&self, tat: u64, now: u64, cost: u32) -> (u64, Decision) {
+    fn decide_whole(&self, tat: u64, now: u64, cost: u64) -> (u64, Decision) {
         // No overflow: at most 2⁶² + 2⁶¹ + 2⁶¹.
         let debt = tat.saturating_sub(now);
-        let after = debt + u64::from(cost) * self.gcra.step;
+        let after = debt + cost * self.gcra.step;
         let allowed = after <= self.capacity_nanos;
         let reset = select_unpredictable(allowed, after, debt);
         let room = self.capacity_nanos.saturating_sub(reset);
@@ -187,7 +191,7 @@ impl TokenBucket {
     /// The decision if the interval is a fraction, or `cost` above the burst. A separate function, because its registers would
     /// slow the common case down.
     #[inline(never)]
-    fn decide_parts(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+    fn decide_parts(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         let decision = self.check(state, now, cost);
         if cost > 0 && decision.is_allowed() {
             self.record(state, now, cost);
@@ -195,7 +199,7 @@ impl TokenBucket {
         decision
     }
 
-    fn check_parts(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+    fn check_parts(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let debt = self.gcra.debt(state, now);
         let after = debt + self.gcra.ticks(cost);
         let units = |room: u128| (room / u128::from(self.gcra.step)) as u64;
@@ -225,7 +229,7 @@ impl TokenBucket {
         if self.burst > 0 && self.capacity.is_multiple_of(parts) && self.capacity / parts <= longest {
             return (spec, Amount::Quota(Quota::of(self.burst, (self.capacity / parts) as u64)));
         }
-        let quota = Quota::of(self.gcra.parts as u32, self.gcra.step);
+        let quota = Quota::of(self.gcra.parts, self.gcra.step);
         (spec.with("burst", Some(Value::Count(self.burst))), Amount::Quota(quota))
     }
 
@@ -238,7 +242,7 @@ impl TokenBucket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PlainBucket {
     /// 0 if the policy is not such a bucket.
-    burst: u32,
+    burst: u64,
     step: u64,
     /// The burst in nanoseconds.
     capacity: u64,
@@ -258,7 +262,7 @@ impl PlainBucket {
 
     /// Whether [`step`](Self::step) can decide on this cost: the bucket can hold it, and it is not a peek.
     #[inline]
-    pub const fn takes(self, cost: u32) -> bool {
+    pub const fn takes(self, cost: u64) -> bool {
         cost > 0 && cost <= self.burst
     }
 
@@ -267,8 +271,8 @@ impl PlainBucket {
     /// Unlike `decide_whole` it branches: one limiter usually answers as it did the last time, and the next thread need not
     /// wait for what is predicted correctly.
     #[inline]
-    pub fn step(self, tat: u64, now: Nanos, cost: u32) -> Result<(u64, u64), Decision> {
-        let next = tat.max(now.get()) + u64::from(cost) * self.step;
+    pub fn step(self, tat: u64, now: Nanos, cost: u64) -> Result<(u64, u64), Decision> {
+        let next = tat.max(now.get()) + cost * self.step;
         let after = next - now.get();
         if after <= self.capacity {
             return Ok((next, after));
@@ -298,12 +302,12 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn limit(&self) -> u32 {
+    fn limit(&self) -> u64 {
         self.burst
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         if cost > self.burst {
             let peek = self.check(state, now, 0);
             return never_fits(self.burst, peek.remaining(), peek.reset_after_nanos());
@@ -316,12 +320,12 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let cost = cost.min(self.burst);
         if self.gcra.parts == 1 {
             let tat = state[0].max(now.get());
             let full = now.get() + self.capacity_nanos;
-            state[0] = (tat + u64::from(cost) * self.gcra.step).min(full.max(tat));
+            state[0] = (tat + cost * self.gcra.step).min(full.max(tat));
         } else {
             let debt = self.gcra.debt(state, now);
             let after = (debt + self.gcra.ticks(cost)).min(self.capacity.max(debt));
@@ -330,7 +334,7 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+    fn decide(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         if self.gcra.parts != 1 || cost > self.burst {
             return self.decide_parts(state, now, cost);
         }
@@ -339,7 +343,7 @@ impl Algorithm for TokenBucket {
         decision
     }
 
-    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if cost > 0 {
             let is_shut = self.is_shut(state, now);
             self.gcra.charge(state, now, cost);
@@ -347,7 +351,7 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         // A shut bucket does not record how much it owes.
         if !self.is_shut(state, now) {
             self.gcra.refund(state, now, cost);
@@ -363,7 +367,7 @@ impl Algorithm for TokenBucket {
         self.gcra.accepts(state)
     }
 
-    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
         self.gcra.units(self.gcra.debt(state, now))
     }
 

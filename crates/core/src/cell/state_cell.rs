@@ -46,7 +46,7 @@ impl StateCell {
     /// contended cell this takes half the time of two threads that pull the line back and forth and never fail.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
-    pub fn try_decide(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u32) -> Option<Decision> {
+    pub fn try_decide(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u64) -> Option<Decision> {
         let Some(bucket) = policy.plain_bucket(cost) else {
             return self.try_decide_any(policy, now(), cost);
         };
@@ -66,7 +66,7 @@ impl StateCell {
     }
 
     #[inline(never)]
-    fn try_decide_any(&self, policy: &Policy, now: Nanos, cost: u32) -> Option<Decision> {
+    fn try_decide_any(&self, policy: &Policy, now: Nanos, cost: u64) -> Option<Decision> {
         if !self.wide {
             return self.try_apply(|state| policy.decide(state, now, cost));
         }

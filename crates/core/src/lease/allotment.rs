@@ -22,7 +22,7 @@ pub(crate) struct Open {
     /// Another allotment is requested when the units left fall to this number.
     pub low: u32,
     /// The room that the shared state had left when the allotment was taken.
-    pub beyond: u32,
+    pub beyond: u64,
     /// When the shared state recovers completely if nothing more is taken, on the node's clock.
     pub reset_at: Nanos,
     /// The newest denial of any cost. A cost of 0 means none.
@@ -32,13 +32,13 @@ pub(crate) struct Open {
 /// A cost that is denied until a time, on the node's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    pub cost: u32,
+    pub cost: u64,
     pub until: Nanos,
     pub reset_at: Nanos,
 }
 
 impl Refusal {
-    pub fn decision(&self, limit: u32, left: u32, now: Nanos) -> Decision {
+    pub fn decision(&self, limit: u64, left: u32, now: Nanos) -> Decision {
         let wait = self.until.saturating_since(now).get();
         Decision::deny(
             Standing {
@@ -96,27 +96,27 @@ const fn generation(word: u64) -> u64 {
 impl Allotment {
     /// Takes all of `cost` from the allotment, or nothing.
     #[inline]
-    pub fn spend(&self, limit: u32, cost: u32, now: Nanos) -> Spend {
+    pub fn spend(&self, limit: u64, cost: u64, now: Nanos) -> Spend {
         // Acquire: the attributes of this generation, or of a later one, are visible.
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let left = units(word);
             // Relaxed here and below: the exchange fails if the value is of a later generation.
-            if left < cost.max(1) || now.get() >= self.until.load(Ordering::Relaxed) {
+            if u64::from(left) < cost.max(1) || now.get() >= self.until.load(Ordering::Relaxed) {
                 return Spend::Short;
             }
-            let after = left - cost;
+            let after = u64::from(left) - cost;
             let low = self.low.load(Ordering::Relaxed);
-            let room = u64::from(after) + self.beyond.load(Ordering::Relaxed);
+            let room = after + self.beyond.load(Ordering::Relaxed);
             let reset_at = self.reset_at.load(Ordering::Relaxed);
             // Release: the loads above come before the exchange. The swap that ends this generation acquires, so they also come
             // before any store of the next one. Acquire: as the first load, if it failed.
-            let next = word - u64::from(cost);
+            let next = word - cost;
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     let reset = reset_at.saturating_sub(now.get());
                     let decision = Decision::allow(Standing { limit, room, unit: 1, reset_after: reset });
-                    let low = u64::from(after) <= low && u64::from(left) > low;
+                    let low = after <= low && u64::from(left) > low;
                     return Spend::Spent { decision, low, of: Generation(generation(word)) };
                 }
                 Err(newer) => word = newer,
@@ -125,13 +125,13 @@ impl Allotment {
     }
 
     /// Puts back units that were just spent from a generation. If that generation has ended, they stay spent.
-    pub fn put_back(&self, of: Generation, cost: u32) {
+    pub fn put_back(&self, of: Generation, cost: u64) {
         // Relaxed: no other data is read through this value.
         let mut word = self.word.load(Ordering::Relaxed);
         while generation(word) == of.0 {
             // No carry into the generation: these units were in the word before. Release, as any exchange on the word: the swap
             // that ends the generation acquires what the spending threads have read, also through exchanges in between.
-            let more = word + u64::from(cost);
+            let more = word + cost;
             match self.word.compare_exchange_weak(word, more, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(newer) => word = newer,
@@ -141,11 +141,11 @@ impl Allotment {
 
     /// The denial of exactly this cost, if it is the newest denial and still holds. Never waits.
     #[inline]
-    pub fn refusal(&self, limit: u32, cost: u32, now: Nanos) -> Option<Decision> {
+    pub fn refusal(&self, limit: u64, cost: u64, now: Nanos) -> Option<Decision> {
         // Acquire: as in `spend`.
         let word = self.word.load(Ordering::Acquire);
         let refusal = Refusal {
-            cost: self.refused_cost.load(Ordering::Relaxed) as u32,
+            cost: self.refused_cost.load(Ordering::Relaxed),
             until: Nanos::new(self.refused_until.load(Ordering::Relaxed)),
             reset_at: Nanos::new(self.refused_reset.load(Ordering::Relaxed)),
         };
@@ -177,9 +177,9 @@ impl Allotment {
         let open = next(left);
         self.until.store(open.until.get(), Ordering::Relaxed);
         self.low.store(open.low.into(), Ordering::Relaxed);
-        self.beyond.store(open.beyond.into(), Ordering::Relaxed);
+        self.beyond.store(open.beyond, Ordering::Relaxed);
         self.reset_at.store(open.reset_at.get(), Ordering::Relaxed);
-        self.refused_cost.store(open.refused.cost.into(), Ordering::Relaxed);
+        self.refused_cost.store(open.refused.cost, Ordering::Relaxed);
         self.refused_until.store(open.refused.until.get(), Ordering::Relaxed);
         self.refused_reset.store(open.refused.reset_at.get(), Ordering::Relaxed);
         // Release: a thread that reads the new generation sees its attributes.

@@ -60,9 +60,9 @@ const GROWTH: u128 = 8;
 const SPAN: u128 = 4;
 
 impl Demand {
-    pub fn add(&mut self, units: u32) {
-        self.units = self.units.saturating_add(units.into());
-        self.usual.units = self.usual.units.saturating_add(units.into());
+    pub fn add(&mut self, units: u64) {
+        self.units = self.units.saturating_add(units);
+        self.usual.units = self.usual.units.saturating_add(units);
         self.usual.paused &= units == 0;
     }
 
@@ -114,7 +114,7 @@ mod tests {
     const TARGET: Nanos = Nanos::from_millis(25);
 
     /// A demand whose first span has ended with `units`.
-    fn after_a_span_of(units: u32) -> Demand {
+    fn after_a_span_of(units: u64) -> Demand {
         let mut demand = Demand::default();
         demand.allotment(Nanos::ZERO, TARGET, false);
         demand.add(units);
@@ -155,8 +155,8 @@ mod tests {
         let mut demand = after_a_span_of(0);
         demand.add(3);
         assert_eq!(demand.allotment(Nanos::from_millis(101), TARGET, false), 0, "nobody asked before");
-        demand.add(u32::MAX);
-        demand.add(u32::MAX);
+        demand.add(u32::MAX.into());
+        demand.add(u32::MAX.into());
         assert_eq!(demand.allotment(Nanos::ZERO, Nanos::MAX, false), 1 << 31);
     }
 

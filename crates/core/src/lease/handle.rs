@@ -22,7 +22,7 @@ use super::{
 pub struct Lease {
     allotment: Allotment,
     terms: Terms,
-    limit: u32,
+    limit: u64,
     state: Mutex<LeaseState>,
 }
 
@@ -34,7 +34,7 @@ pub struct Taken {
     pub decision: Decision,
     /// A request to send in the background, if there is one.
     pub renew: Option<Request>,
-    cost: u32,
+    cost: u64,
     of: Generation,
 }
 
@@ -61,7 +61,7 @@ impl Lease {
     /// For a decision made here, `remaining` is the number of units that the node still holds plus what the shared state had
     /// left when they were taken. Other nodes may have taken some of that since. A cost of 0 is a peek.
     #[inline]
-    pub fn ask(&self, cost: u32, now: Nanos) -> Answer {
+    pub fn ask(&self, cost: u64, now: Nanos) -> Answer {
         match self.ask_quickly(cost, now) {
             Some((decision, None)) => Answer::Decided(decision),
             Some((decision, Some(request))) => Answer::Renew(decision, request),
@@ -73,7 +73,7 @@ impl Lease {
     /// background, if there is one. `None` means that nothing was decided or changed; then call `ask`.
     #[inline]
     #[must_use = "`None` means that nothing was decided"]
-    pub fn ask_quickly(&self, cost: u32, now: Nanos) -> Option<(Decision, Option<Request>)> {
+    pub fn ask_quickly(&self, cost: u64, now: Nanos) -> Option<(Decision, Option<Request>)> {
         match self.allotment.spend(self.limit, cost, now) {
             Spend::Spent { decision, low: false, .. } => Some((decision, None)),
             Spend::Spent { decision, low: true, .. } => {
@@ -90,7 +90,7 @@ impl Lease {
     /// # Errors
     /// If the node holds too few units. The error contains a request to send if it is worth asking for more units. It is for
     /// the background: the decision must be made in another way.
-    pub fn take(&self, cost: u32, now: Nanos) -> Result<Taken, Option<Request>> {
+    pub fn take(&self, cost: u64, now: Nanos) -> Result<Taken, Option<Request>> {
         match self.allotment.spend(self.limit, cost, now) {
             Spend::Spent { decision, low, of } => {
                 let renew = if low { self.spent_to_the_mark(decision, now).request() } else { None };
@@ -100,7 +100,7 @@ impl Lease {
         }
     }
 
-    fn take_slowly(&self, cost: u32, now: Nanos) -> Result<Taken, Option<Request>> {
+    fn take_slowly(&self, cost: u64, now: Nanos) -> Result<Taken, Option<Request>> {
         if cost > self.limit {
             return Err(None);
         }
@@ -115,7 +115,7 @@ impl Lease {
     fn spend_reserves(
         &self,
         state: &mut LeaseState,
-        cost: u32,
+        cost: u64,
         now: Nanos,
     ) -> Option<(Decision, Option<Request>, Generation)> {
         loop {
@@ -152,7 +152,7 @@ impl Lease {
 
     #[cold]
     #[inline(never)]
-    fn ask_slowly(&self, cost: u32, now: Nanos) -> Answer {
+    fn ask_slowly(&self, cost: u64, now: Nanos) -> Answer {
         if cost > self.limit {
             return Answer::Decided(Decision::too_large(Standing {
                 limit: self.limit,
@@ -179,7 +179,7 @@ impl Lease {
     /// together: the authority decides on them in this order. The last one has what is wanted ahead, so that no cost is denied
     /// for it.
     #[must_use = "each request must be sent, or recorded as failed"]
-    pub fn in_turn(&self, first: Request, more: &[u32]) -> Vec<Request> {
+    pub fn in_turn(&self, first: Request, more: &[u64]) -> Vec<Request> {
         self.state().in_turn(first, more)
     }
 

@@ -10,7 +10,7 @@ use crate::{Decision, Nanos};
 #[must_use = "send it, then call `granted` or `failed`"]
 pub struct Request {
     /// The cost that the caller waits for: decide on it, and it is used at once. 0 if no caller waits.
-    pub cost: u32,
+    pub cost: u64,
     /// How many more units are wanted for later.
     pub ahead: u32,
     /// Units that were taken and will not be used.

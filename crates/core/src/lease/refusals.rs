@@ -15,7 +15,7 @@ pub(crate) struct Refusals {
 
 impl Refusals {
     /// Remembers a denial that was asked for at `sent`, and is not older. A denial without a retry time is not remembered.
-    pub fn remember(&mut self, cost: u32, denied: &Decision, sent: Nanos) -> Option<Refusal> {
+    pub fn remember(&mut self, cost: u64, denied: &Decision, sent: Nanos) -> Option<Refusal> {
         let wait = denied.retry_after()?;
         let until = sent.saturating_add(wait.into());
         let refusal = Refusal { cost, until, reset_at: sent.saturating_add(denied.reset_after().into()) };
@@ -26,7 +26,7 @@ impl Refusals {
     }
 
     /// The denial of exactly this cost, if it still holds.
-    pub fn find(&self, cost: u32, now: Nanos) -> Option<Refusal> {
+    pub fn find(&self, cost: u64, now: Nanos) -> Option<Refusal> {
         self.kept.iter().copied().find(|kept| kept.cost == cost && now < kept.until)
     }
 
@@ -36,7 +36,7 @@ impl Refusals {
     }
 
     /// Drops the denials of an admitted cost and of all lower costs.
-    pub fn admitted(&mut self, cost: u32) {
+    pub fn admitted(&mut self, cost: u64) {
         self.kept.retain(|kept| kept.cost > cost);
     }
 }

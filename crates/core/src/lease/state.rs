@@ -68,7 +68,7 @@ pub(crate) struct LeaseState {
     /// A request for an allotment was granted nothing: unless a caller waits for the answer, no other is sent before this time.
     barren_until: Nanos,
     /// The room that the latest answer showed, if units can be held without a loss.
-    room: u32,
+    room: u64,
 }
 
 impl LeaseState {
@@ -79,7 +79,7 @@ impl LeaseState {
         self.seen = left;
         if spent > 0 {
             self.busy = self.busy.max(now);
-            self.demand.add(spent);
+            self.demand.add(spent.into());
             if terms.mode() == Mode::Reported {
                 self.unsent = self.unsent.saturating_add(spent);
             }
@@ -96,7 +96,7 @@ impl LeaseState {
         });
         // Units spent between the look and the end of the generation.
         let spent = self.seen.saturating_sub(left);
-        self.demand.add(spent);
+        self.demand.add(spent.into());
         if terms.mode() == Mode::Reported {
             self.unsent = self.unsent.saturating_add(spent);
         } else {
@@ -152,7 +152,7 @@ impl LeaseState {
         &mut self,
         allotment: &Allotment,
         terms: &Terms,
-        cost: u32,
+        cost: u64,
         now: Nanos,
     ) -> Option<Decision> {
         let refused = self.refusals.find(cost, now)?;
@@ -165,7 +165,7 @@ impl LeaseState {
     /// Near the limit, one caller at a time asks the authority; the others are denied until its answer arrives. Otherwise each
     /// caller of a hot key would wait a round trip for the same answer. If nothing can be taken ahead, the authority makes every
     /// decision anyway.
-    pub fn probe(&mut self, allotment: &Allotment, terms: &Terms, cost: u32, now: Nanos) -> Option<Decision> {
+    pub fn probe(&mut self, allotment: &Allotment, terms: &Terms, cost: u64, now: Nanos) -> Option<Decision> {
         if !self.scarce || cost == 0 || terms.mode() == Mode::Exact || self.is_far(terms) {
             return None;
         }
@@ -210,12 +210,12 @@ impl LeaseState {
     }
 
     /// A request for a caller's cost, together with the other requests that are due.
-    pub fn request(&mut self, terms: &Terms, cost: u32, now: Nanos) -> Request {
+    pub fn request(&mut self, terms: &Terms, cost: u64, now: Nanos) -> Request {
         let ahead = if self.next == Next::Asked || self.closed { 0 } else { self.wanted(terms, now) };
         self.say(cost, ahead, now)
     }
 
-    fn say(&mut self, cost: u32, ahead: u32, now: Nanos) -> Request {
+    fn say(&mut self, cost: u64, ahead: u32, now: Nanos) -> Request {
         if ahead > 0 {
             self.next = Next::Asked;
         }
@@ -248,7 +248,7 @@ impl LeaseState {
         &mut self,
         allotment: &Allotment,
         terms: &Terms,
-        cost: u32,
+        cost: u64,
         now: Nanos,
     ) -> Option<Request> {
         if now < self.barren_until || self.refusal(allotment, terms, cost, now).is_some() {
@@ -266,7 +266,7 @@ impl LeaseState {
             Mode::Leased if self.is_far(terms) => 0,
             Mode::Leased => {
                 let wanted = self.demand.allotment(now, self.target(terms), terms.refills());
-                wanted.max(self.in_plenty(terms)).min(terms.limit())
+                wanted.max(self.in_plenty(terms)).min(u32::try_from(terms.limit()).unwrap_or(u32::MAX))
             }
             Mode::Reported => terms.unreported(),
         }
@@ -275,8 +275,8 @@ impl LeaseState {
     /// The units for a whole slack of a key with few but steady requests, if nobody else needs them; 0 for any other key.
     fn in_plenty(&self, terms: &Terms) -> u32 {
         let units = self.demand.for_a_slack();
-        let room = self.room / (PLENTY << u32::from(terms.refills()));
-        let plenty = terms.mode() == Mode::Leased && !self.scarce && room >= units;
+        let room = self.room / u64::from(PLENTY << u32::from(terms.refills()));
+        let plenty = terms.mode() == Mode::Leased && !self.scarce && room >= units.into();
         if plenty && !self.is_far(terms) { units } else { 0 }
     }
 
@@ -299,7 +299,7 @@ impl LeaseState {
         Nanos::new((slack / 4).max(self.round_trip.get().saturating_mul(4).min(slack / 2)))
     }
 
-    pub fn in_turn(&mut self, mut first: Request, more: &[u32]) -> Vec<Request> {
+    pub fn in_turn(&mut self, mut first: Request, more: &[u64]) -> Vec<Request> {
         let (ahead, sent) = (std::mem::take(&mut first.ahead), first.sent);
         let mut requests = Vec::with_capacity(1 + more.len());
         requests.push(first);
@@ -314,7 +314,7 @@ impl LeaseState {
         requests
     }
 
-    pub fn asked_for(&mut self, cost: u32) {
+    pub fn asked_for(&mut self, cost: u64) {
         self.demand.add(cost);
     }
 
@@ -337,7 +337,7 @@ impl LeaseState {
         // the limit is left to those that need it.
         let loses =
             terms.refills() && grant.decision.reset_after_nanos() > terms.slack().get().saturating_mul(2);
-        let room = u32::try_from(grant.decision.remaining()).unwrap_or(u32::MAX);
+        let room = grant.decision.remaining();
         self.room = if loses || room < terms.limit() / 2 { 0 } else { room };
         self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
         if grant.decision.is_denied() {
@@ -351,7 +351,7 @@ impl LeaseState {
         } else {
             // A granted allotment shows as much as a decision: what was denied before fits now. Without this the denial would be
             // found before the spare allotment is opened.
-            let fits = request.cost.max(grant.units);
+            let fits = request.cost.max(grant.units.into());
             self.refusals.admitted(fits);
             if (1..=fits).contains(&self.current.open.refused.cost) {
                 self.show(allotment, |open| open.refused = Refusal::default());
@@ -384,9 +384,9 @@ impl LeaseState {
         let trips = u64::from(units).saturating_mul(self.round_trip.get().saturating_mul(2))
             / self.target(terms).get().max(1);
         let low = (units / 2).min(u32::try_from(trips).unwrap_or(u32::MAX)).max(units / 4);
-        let remaining = u32::try_from(grant.decision.remaining()).unwrap_or(u32::MAX);
+        let remaining = grant.decision.remaining();
         let (low, beyond) = match terms.mode() {
-            Mode::Reported => (units / 2, remaining.saturating_sub(units)),
+            Mode::Reported => (units / 2, remaining.saturating_sub(units.into())),
             _ => (low, remaining),
         };
         let open = Open {

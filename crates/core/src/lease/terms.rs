@@ -92,10 +92,10 @@ impl Terms {
         }
     }
 
-    /// The default for `unreported`: a twentieth of the limit, at least 1.
+    /// The default for `unreported`: a twentieth of the limit, at least 1 and at most 4,294,967,295.
     #[must_use]
     pub fn default_unreported(policy: &Policy) -> u32 {
-        (policy.limit() / 20).max(1)
+        u32::try_from((policy.limit() / 20).max(1)).unwrap_or(u32::MAX)
     }
 
     /// The effective mode: `Exact` if the policy supports no other.
@@ -112,7 +112,7 @@ impl Terms {
 
     /// The highest cost that can ever be admitted.
     #[must_use]
-    pub fn limit(&self) -> u32 {
+    pub fn limit(&self) -> u64 {
         self.shared.limit()
     }
 
@@ -135,11 +135,11 @@ impl Terms {
     pub fn serve(&self, state: &mut [u64], now: Nanos, request: &Request) -> Grant {
         let policy = &self.shared;
         if let Some(back) = request.back {
-            policy.give_back(state, now, back.taken, back.units);
+            policy.give_back(state, now, back.taken, back.units.into());
         }
         if self.mode == Mode::Reported {
             if request.spent > 0 {
-                policy.charge(state, now, request.spent);
+                policy.charge(state, now, request.spent.into());
             }
             let decision = policy.decide(state, now, request.cost);
             let free = policy.check(state, now, 0).remaining();
@@ -149,7 +149,7 @@ impl Terms {
         let usable_for = self.usable_for(policy.counted_alike_for(state, now));
         let units = self.units(policy.check(state, now, 0).remaining(), usable_for, request);
         // Together they fit, because `units` is at most what is left beyond the cost; it is 0 if the cost does not fit.
-        let decision = policy.decide(state, now, request.cost.saturating_add(units));
+        let decision = policy.decide(state, now, request.cost.saturating_add(units.into()));
         Grant { decision, units, usable_for, now }
     }
 
@@ -171,7 +171,7 @@ impl Terms {
         if usable_for == Nanos::ZERO {
             return 0;
         }
-        let beyond = room.saturating_sub(request.cost.into());
+        let beyond = room.saturating_sub(request.cost);
         u32::try_from(beyond / SHARE).unwrap_or(u32::MAX).min(request.ahead)
     }
 }

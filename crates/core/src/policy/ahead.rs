@@ -65,7 +65,7 @@ impl Policy {
     /// `give_back` may be called late, after others have taken units.
     ///
     /// Callers must not return more than was taken at that time.
-    pub fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u32) {
+    pub fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         match &self.rule {
             Rule::FixedWindow(window) => window.give_back(state, now, taken, cost),
             Rule::SlidingLog(log) => log.take_out(state, taken, cost),

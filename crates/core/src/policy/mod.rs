@@ -172,7 +172,7 @@ impl Policy {
 
     /// A single call to the algorithm's own function. If all were inlined side by side, each would pay for the registers of all.
     #[inline(never)]
-    fn decide_apart(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+    fn decide_apart(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         if self.count_denied {
             return self.decide_counting(state, now, cost);
         }
@@ -180,7 +180,7 @@ impl Policy {
     }
 
     #[cold]
-    fn decide_counting(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+    fn decide_counting(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         let decision = each!(self, algorithm => algorithm.decide(state, now, cost));
         if decision.is_allowed() {
             return decision;
@@ -191,7 +191,7 @@ impl Policy {
 
     /// The one-word token bucket, if the policy is one.
     #[inline]
-    pub(crate) fn plain_bucket(&self, cost: u32) -> Option<PlainBucket> {
+    pub(crate) fn plain_bucket(&self, cost: u64) -> Option<PlainBucket> {
         self.plain.takes(cost).then_some(self.plain)
     }
 
@@ -233,7 +233,7 @@ impl Policy {
                 new.copy_from_slice(old);
             }
             (Rule::SlidingCounter(to), Rule::SlidingCounter(from)) if to.same_windows(from) => {
-                new.copy_from_slice(old);
+                to.carry(new, from, old);
             }
             (Rule::TokenBucket(to), Rule::TokenBucket(from)) => to.carry(new, from, old, now),
             (Rule::LeakyBucket(to), Rule::LeakyBucket(from)) => to.carry(new, from, old, now),
@@ -250,7 +250,7 @@ impl Policy {
 
 impl Rule {
     /// An upper bound on the units in use.
-    fn at_most(&self, state: &[u64], now: Nanos) -> u32 {
+    fn at_most(&self, state: &[u64], now: Nanos) -> u64 {
         match self {
             Self::SlidingWindow(window) => window.at_most(state, now),
             Self::TokenBucket(bucket) => bucket.at_most(state, now),
@@ -268,25 +268,25 @@ impl Algorithm for Policy {
         each!(self, algorithm => algorithm.words())
     }
 
-    fn limit(&self) -> u32 {
+    fn limit(&self) -> u64 {
         each!(self, algorithm => algorithm.limit())
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u32) -> Decision {
+    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         each!(self, algorithm => algorithm.check(state, now, cost))
     }
 
     #[inline]
-    fn record(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         each!(self, algorithm => algorithm.record(state, now, cost));
     }
 
-    fn charge(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         each!(self, algorithm => algorithm.charge(state, now, cost));
     }
 
-    fn refund(&self, state: &mut [u64], now: Nanos, cost: u32) {
+    fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         each!(self, algorithm => algorithm.refund(state, now, cost));
     }
 
@@ -298,7 +298,7 @@ impl Algorithm for Policy {
         each!(self, algorithm => algorithm.accepts(state))
     }
 
-    fn used(&self, state: &[u64], now: Nanos) -> u32 {
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
         each!(self, algorithm => algorithm.used(state, now))
     }
 
@@ -312,7 +312,7 @@ impl Algorithm for Policy {
 
     #[inline(always)]
     #[allow(clippy::inline_always)] // Callers use a small part of a decision; inlining lets the compiler drop the rest.
-    fn decide(&self, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+    fn decide(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         if let Some(bucket) = self.plain_bucket(cost) {
             return match bucket.step(state[0], now, cost) {
                 Ok((next, after)) => {
@@ -327,7 +327,7 @@ impl Algorithm for Policy {
 }
 
 #[inline(never)]
-fn decide_with(algorithm: &impl Algorithm, state: &mut [u64], now: Nanos, cost: u32) -> Decision {
+fn decide_with(algorithm: &impl Algorithm, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
     algorithm.decide(state, now, cost)
 }
 
@@ -339,6 +339,8 @@ pub enum PolicyError {
     Quota(QuotaError),
     /// A sliding log, or permits with a hold, with a limit above 1,000,000.
     LogTooLong,
+    /// More than 4,294,967,295 permits.
+    TooManyPermits,
     /// The number of slots is 0, above 3,600, or above the number of nanoseconds in the window.
     Slots,
     /// The bucket takes more than 73 years to fill.
@@ -361,6 +363,7 @@ impl fmt::Display for PolicyError {
             Self::LogTooLong => {
                 "a log keeps every admission: its limit is at most 1000000; choose sliding-window above that"
             }
+            Self::TooManyPermits => "concurrency has at most 4294967295 permits; lower the number",
             Self::Slots => "slots must be from 1 to 3600, and no more than the window has nanoseconds",
             Self::BurstTooLong => {
                 "the burst would take more than 73 years to refill; lower it or raise the rate"

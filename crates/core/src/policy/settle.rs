@@ -8,7 +8,7 @@ use super::{Algorithm, Policy};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// The units that were taken.
-    pub cost: u32,
+    pub cost: u64,
     /// The time that was passed to the state then.
     pub taken: Nanos,
     /// Identifies the windows in which the units count, or the rate of a bucket. The holder of the state compares it: units return only
@@ -53,7 +53,7 @@ impl Policy {
     /// Permits in flight are returned, all of the estimate: the work is over.
     ///
     /// Callers settle an estimate once, and pass an `actual` of at least its cost if its [place](Estimate::place) is another one now.
-    pub fn settle(&self, state: &mut [u64], now: Nanos, estimate: Estimate, actual: u32) {
+    pub fn settle(&self, state: &mut [u64], now: Nanos, estimate: Estimate, actual: u64) {
         let Estimate { cost, taken, .. } = estimate;
         if matches!(self.rule, Rule::Concurrency(_)) {
             self.refund(state, now, cost);

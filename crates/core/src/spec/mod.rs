@@ -10,7 +10,7 @@ mod text;
 use core::{fmt, time::Duration};
 
 pub use self::registry::ParsePolicyError;
-use crate::{Policy, PolicyError, Quota, write_duration};
+use crate::{MAX_LIMIT, Policy, PolicyError, Quota, write_duration};
 
 /// The option that every rate-limiting algorithm accepts.
 const COUNT_DENIED: &str = "count_denied";
@@ -68,7 +68,7 @@ pub enum Wants {
     /// A whole number.
     Count {
         /// The smallest number allowed.
-        least: u32,
+        least: u64,
     },
     /// `true` or `false`, of which neither is the default: without the option, the algorithm chooses.
     Switch,
@@ -84,7 +84,7 @@ impl fmt::Display for Wants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag | Self::Switch => f.write_str("nothing, true or false"),
-            Self::Count { least } => write!(f, "a whole number from {least} to {}", u32::MAX),
+            Self::Count { least } => write!(f, "a whole number from {least} to {MAX_LIMIT}"),
             Self::Span => f.write_str("a duration, as in 500ms or 1m30s"),
             Self::Zone => f.write_str("a time zone's name, as in Europe/Berlin"),
             Self::OneOf(words) => f.write_str(&words.join(" or ")),
@@ -99,7 +99,7 @@ pub enum Value {
     /// The value of a [`Wants::Flag`] or [`Wants::Switch`].
     Flag(bool),
     /// The value of a [`Wants::Count`].
-    Count(u32),
+    Count(u64),
     /// The value of a [`Wants::Span`].
     Span(Duration),
     /// The value of a [`Wants::OneOf`] or [`Wants::Zone`].
@@ -194,7 +194,7 @@ impl AlgorithmSpec {
         self.get(option) == Some(Value::Flag(true))
     }
 
-    pub(crate) fn count(&self, option: &str) -> Option<u32> {
+    pub(crate) fn count(&self, option: &str) -> Option<u64> {
         if let Some(Value::Count(count)) = self.get(option) { Some(count) } else { None }
     }
 
@@ -224,9 +224,9 @@ impl AlgorithmSpec {
     /// The policy of this algorithm with `permits`, if the algorithm limits work in flight.
     ///
     /// # Errors
-    /// If the algorithm limits a rate, or the number does not suit its options.
-    pub fn permits(&self, permits: u32) -> Result<Policy, PolicyError> {
-        self.build(Amount::Permits(permits))
+    /// If the algorithm limits a rate, or the number is above 4,294,967,295 or does not suit its options.
+    pub fn permits(&self, permits: u64) -> Result<Policy, PolicyError> {
+        self.build(Amount::Permits(u32::try_from(permits).map_err(|_| PolicyError::TooManyPermits)?))
     }
 
     fn build(&self, amount: Amount) -> Result<Policy, PolicyError> {

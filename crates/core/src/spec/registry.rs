@@ -8,7 +8,7 @@ use super::{AlgorithmEntry, AlgorithmSpec, Amount, COUNT_DENIED, Value, Wants, s
 use crate::{
     ParseQuotaError, Policy, PolicyError, Quota,
     algorithm::{DEFAULT, ENTRIES},
-    parse_duration,
+    parse_duration, parse_units,
 };
 
 impl AlgorithmSpec {
@@ -81,7 +81,7 @@ fn read(option: &str, wants: Wants, text: Option<&str>) -> Result<Value, ParsePo
         (Wants::Flag | Wants::Switch, None | Some("true")) => Some(Value::Flag(true)),
         (Wants::Flag | Wants::Switch, Some("false")) => Some(Value::Flag(false)),
         (Wants::Count { least }, Some(text)) => {
-            text.parse().ok().filter(|count| *count >= least).map(Value::Count)
+            parse_units(text).filter(|count| *count >= least).map(Value::Count)
         }
         (Wants::Span, Some(text)) => parse_duration(text).ok().map(Value::Span),
         #[cfg(feature = "calendar")]
@@ -125,7 +125,7 @@ impl FromStr for Policy {
         let policy = if spec.limits_rate() {
             spec.policy(amount.parse().map_err(ParsePolicyError::Quota)?)
         } else {
-            spec.permits(amount.parse().map_err(|_| ParsePolicyError::Permits)?)
+            spec.permits(parse_units(amount).ok_or(ParsePolicyError::Permits)?)
         };
         policy.map_err(ParsePolicyError::Policy)
     }

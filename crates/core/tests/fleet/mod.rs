@@ -25,7 +25,7 @@ impl Skew {
 #[allow(dead_code)] // Each test takes the steps that it needs.
 pub enum Step {
     /// A caller asks this node for this cost.
-    Ask { node: usize, cost: u32 },
+    Ask { node: usize, cost: u64 },
     /// The driver asks the lease whether there is something to say.
     Tick { node: usize },
     /// The node is gone from one moment to the next, and another one begins in its place.
@@ -43,16 +43,16 @@ pub struct Travel {
 
 enum Event {
     Step(Step),
-    Arrives { node: usize, life: u32, request: Request, back: Option<u64> },
-    Returns { node: usize, life: u32, request: Request, grant: Grant },
-    GivenUp { node: usize, life: u32, request: Request },
+    Arrives { node: usize, life: u64, request: Request, back: Option<u64> },
+    Returns { node: usize, life: u64, request: Request, grant: Grant },
+    GivenUp { node: usize, life: u64, request: Request },
 }
 
 struct Node {
     lease: Lease,
     clock: Skew,
     /// How many nodes have been in this place.
-    life: u32,
+    life: u64,
 }
 
 #[allow(dead_code)] // As above.
@@ -65,7 +65,7 @@ pub struct Fleet {
     sequence: u64,
     travels: Box<dyn FnMut() -> Travel>,
     /// When, on the authority's clock, and how much.
-    pub admitted: Vec<(u64, u32)>,
+    pub admitted: Vec<(u64, u64)>,
     pub decided_locally: u64,
     pub round_trips: u64,
     pub denied: u64,
@@ -191,7 +191,7 @@ impl Fleet {
     }
 
     /// All admissions in order of time.
-    pub fn admissions(&self) -> Vec<(u64, u32)> {
+    pub fn admissions(&self) -> Vec<(u64, u64)> {
         let mut all = self.admitted.clone();
         all.sort_by_key(|&(time, _)| time);
         all

@@ -17,7 +17,7 @@ impl<C> KeyedLimiter<C> {
     /// With many keys, most of a decision's time is spent waiting for memory. This method starts fetching the buckets of up to
     /// 32 keys before the first decision.
     #[inline]
-    pub fn acquire_each_at<K: Key>(&self, requests: &[(K, u32)], now: Nanos, mut show: impl FnMut(Decision)) {
+    pub fn acquire_each_at<K: Key>(&self, requests: &[(K, u64)], now: Nanos, mut show: impl FnMut(Decision)) {
         let mut tags = [Tag::new(0); AT_ONCE];
         for some in requests.chunks(AT_ONCE) {
             let table = self.generations.newest().table();
@@ -32,7 +32,7 @@ impl<C> KeyedLimiter<C> {
     }
 
     /// [`acquire_each_at`](Self::acquire_each_at), with the decisions in a vector.
-    pub fn acquire_many_at<K: Key>(&self, requests: &[(K, u32)], now: Nanos) -> Vec<Decision> {
+    pub fn acquire_many_at<K: Key>(&self, requests: &[(K, u64)], now: Nanos) -> Vec<Decision> {
         let mut decisions = Vec::with_capacity(requests.len());
         self.acquire_each_at(requests, now, |decision| decisions.push(decision));
         decisions
@@ -50,7 +50,7 @@ impl<C: Clock> KeyedLimiter<C> {
     /// assert!(decisions[0].is_allowed() && decisions[1].is_allowed() && decisions[2].is_denied());
     /// # Ok::<(), tidegate::BuildError>(())
     /// ```
-    pub fn acquire_many<K: Key>(&self, requests: &[(K, u32)]) -> Vec<Decision> {
+    pub fn acquire_many<K: Key>(&self, requests: &[(K, u64)]) -> Vec<Decision> {
         self.acquire_many_at(requests, self.clock().now())
     }
 }

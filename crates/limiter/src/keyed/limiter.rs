@@ -166,11 +166,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// `retry_after` is exact behind up to 64 waiters. Behind `n` more, it may describe the queue as it was up to `n / 64`
     /// requests ago, before a waiter left or the policy changed.
     #[inline]
-    pub fn acquire_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
+    pub fn acquire_at(&self, key: impl Key, cost: u64, now: Nanos) -> Decision {
         self.decide(self.tag_of(&key), cost, now)
     }
 
-    pub(crate) fn acquire_tag(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+    pub(crate) fn acquire_tag(&self, tag: Tag, cost: u64, now: Nanos) -> Decision {
         self.decide(tag, cost, now)
     }
 
@@ -178,7 +178,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     #[allow(unsafe_code)] // The policy is read without a reference to its generation.
-    pub(super) fn decide(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+    pub(super) fn decide(&self, tag: Tag, cost: u64, now: Nanos) -> Decision {
         let generation = self.generations.newest();
         // `move`, because a reference would keep the generation on the stack.
         let near = generation.table().apply_near(tag, move |state| {
@@ -194,7 +194,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     }
 
     #[inline(never)]
-    fn decide_with_care(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+    fn decide_with_care(&self, tag: Tag, cost: u64, now: Nanos) -> Decision {
         if cost == 0 {
             return self.peek_tag(tag, 0, now);
         }
@@ -277,7 +277,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     ///
     /// # Panics
     /// If the policy has another algorithm, or states of another width.
-    pub fn acquire_with_at(&self, policy: &Policy, key: impl Key, cost: u32, now: Nanos) -> Decision {
+    pub fn acquire_with_at(&self, policy: &Policy, key: impl Key, cost: u64, now: Nanos) -> Decision {
         let tag = self.tag_of(&key);
         if let Some(denied) = self.blocked_tag(tag, now) {
             return denied;
@@ -311,11 +311,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
     }
 
     /// The decision on `cost` at `now`, without taking it and without adding the key.
-    pub fn peek_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
+    pub fn peek_at(&self, key: impl Key, cost: u64, now: Nanos) -> Decision {
         self.peek_tag(self.tag_of(&key), cost, now)
     }
 
-    fn peek_tag(&self, tag: Tag, cost: u32, now: Nanos) -> Decision {
+    fn peek_tag(&self, tag: Tag, cost: u64, now: Nanos) -> Decision {
         if let Some(denied) = self.blocked_tag(tag, now) {
             return denied;
         }
@@ -338,7 +338,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     }
 
     /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on it.
-    pub fn acquire_up_to_at(&self, key: impl Key, cost: u32, now: Nanos) -> (u32, Decision) {
+    pub fn acquire_up_to_at(&self, key: impl Key, cost: u64, now: Nanos) -> (u64, Decision) {
         let tag = self.tag_of(&key);
         match self.blocked_tag(tag, now) {
             Some(denied) => (0, denied),
@@ -360,7 +360,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// A new key for which a full table has no room ([`WhenFull::Deny`]) is not charged: it is denied until the table has room.
     ///
     /// [`WhenFull::Deny`]: crate::WhenFull::Deny
-    pub fn charge_at(&self, key: impl Key, cost: u32, now: Nanos) -> Decision {
+    pub fn charge_at(&self, key: impl Key, cost: u64, now: Nanos) -> Decision {
         self.charge_by(None, self.tag_of(&key), cost, now)
     }
 
@@ -368,11 +368,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
     ///
     /// # Panics
     /// If the policy has another algorithm, or states of another width.
-    pub fn charge_with_at(&self, policy: &Policy, key: impl Key, cost: u32, now: Nanos) -> Decision {
+    pub fn charge_with_at(&self, policy: &Policy, key: impl Key, cost: u64, now: Nanos) -> Decision {
         self.charge_by(Some(policy), self.tag_of(&key), cost, now)
     }
 
-    fn charge_by(&self, by: Option<&Policy>, tag: Tag, cost: u32, now: Nanos) -> Decision {
+    fn charge_by(&self, by: Option<&Policy>, tag: Tag, cost: u64, now: Nanos) -> Decision {
         let by = |mine: &Policy| {
             by.map_or(*mine, |by| {
                 assert_fits(mine, by);
@@ -396,11 +396,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
     }
 
     /// Returns up to `cost` of the units that the key took last; never more than are in use.
-    pub fn refund_at(&self, key: impl Key, cost: u32, now: Nanos) {
+    pub fn refund_at(&self, key: impl Key, cost: u64, now: Nanos) {
         self.refund_tag(self.tag_of(&key), cost, now);
     }
 
-    pub(crate) fn refund_tag(&self, tag: Tag, cost: u32, now: Nanos) {
+    pub(crate) fn refund_tag(&self, tag: Tag, cost: u64, now: Nanos) {
         // A key without a place has taken nothing.
         let _ = self.on_line(
             tag,
@@ -421,11 +421,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
     }
 
     /// Corrects an estimate of the key at `now` to the `actual` cost (see [`Policy::settle`]). A caller settles each estimate once.
-    pub fn settle_at(&self, key: impl Key, estimate: Estimate, actual: u32, now: Nanos) {
+    pub fn settle_at(&self, key: impl Key, estimate: Estimate, actual: u64, now: Nanos) {
         self.settle_tag(self.tag_of(&key), estimate, actual, now);
     }
 
-    pub(crate) fn settle_tag(&self, tag: Tag, estimate: Estimate, actual: u32, now: Nanos) {
+    pub(crate) fn settle_tag(&self, tag: Tag, estimate: Estimate, actual: u64, now: Nanos) {
         // A key without a place has taken nothing, and a full table that denies newcomers has no room for a charge.
         let _ = self.on_line(
             tag,
@@ -512,7 +512,7 @@ impl<C: Clock> KeyedLimiter<C> {
 
     /// Asks for `cost` at the current time. A cost of 0 is a peek.
     #[inline]
-    pub fn acquire(&self, key: impl Key, cost: u32) -> Decision {
+    pub fn acquire(&self, key: impl Key, cost: u64) -> Decision {
         let tag = self.tag_of(&key);
         // The bucket arrives from memory while the clock is read.
         self.generations.newest().table().prefetch(tag);
@@ -520,12 +520,12 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// The decision on `cost`, without taking it.
-    pub fn peek(&self, key: impl Key, cost: u32) -> Decision {
+    pub fn peek(&self, key: impl Key, cost: u64) -> Decision {
         self.peek_at(key, cost, self.clock.now())
     }
 
     /// Takes as much of `cost` as is available; returns that amount and the decision on it.
-    pub fn acquire_up_to(&self, key: impl Key, cost: u32) -> (u32, Decision) {
+    pub fn acquire_up_to(&self, key: impl Key, cost: u64) -> (u64, Decision) {
         self.acquire_up_to_at(key, cost, self.clock.now())
     }
 
@@ -540,12 +540,12 @@ impl<C: Clock> KeyedLimiter<C> {
     }
 
     /// [`charge_at`](Self::charge_at) at the current time.
-    pub fn charge(&self, key: impl Key, cost: u32) -> Decision {
+    pub fn charge(&self, key: impl Key, cost: u64) -> Decision {
         self.charge_at(key, cost, self.clock.now())
     }
 
     /// Returns up to `cost` of the units that the key took last.
-    pub fn refund(&self, key: impl Key, cost: u32) {
+    pub fn refund(&self, key: impl Key, cost: u64) {
         self.refund_at(key, cost, self.clock.now());
     }
 }

@@ -11,7 +11,7 @@ const NOW: Nanos = Nanos::from_secs(7_200);
 #[test]
 fn a_change_of_policy_moves_each_key_when_it_is_next_used() {
     let limiter = KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(3))).clock(()).build().unwrap();
-    let keys = || (0..10_000_u32).map(u32::to_le_bytes);
+    let keys = || (0..10_000_u64).map(u64::to_le_bytes);
     for key in keys() {
         assert!(limiter.acquire_at(key, 2, NOW).is_allowed());
     }
@@ -41,12 +41,12 @@ fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while changing.load(Ordering::Relaxed) {
-                for key in 0..100_u32 {
+                for key in 0..100_u64 {
                     let _ = limiter.acquire_at(key.to_le_bytes(), 1, NOW);
                 }
             }
         });
-        for round in 0..10_000_u32 {
+        for round in 0..10_000_u64 {
             let quota = Quota::per_hour(7 + round % 40);
             let policy = match round % 3 {
                 0 => Policy::token_bucket(quota),
@@ -61,7 +61,7 @@ fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
     // for buckets and windows; logs of 7 to 46 entries in steps of an eighth.
     assert!(limiter.generations.count() <= 6 * 24, "{}", limiter.generations.count());
     let count = limiter.generations.count();
-    for round in 0..1_000_u32 {
+    for round in 0..1_000_u64 {
         limiter.set_policy_at(Policy::fixed_window(Quota::per_hour(7 + round % 2)), NOW).unwrap();
     }
     assert!(limiter.generations.count() <= count + 5);
@@ -71,7 +71,7 @@ fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
 fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
     let quotas = Quota::per_hour(3);
     let limiter = KeyedLimiter::builder(Policy::fixed_window(quotas)).clock(()).build().unwrap();
-    let keys = || (0..10_000_u32).map(u32::to_le_bytes);
+    let keys = || (0..10_000_u64).map(u64::to_le_bytes);
     for key in keys() {
         assert!(limiter.acquire_at(key, 1, NOW).is_allowed());
     }
@@ -93,7 +93,7 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
     }
     for key in keys().step_by(7) {
         let used = limiter.peek_at(key, 0, NOW).remaining();
-        assert_eq!(used, u64::from(u32::from_le_bytes(key) >= 400) + 1, "seen wherever it is");
+        assert_eq!(used, u64::from(u64::from_le_bytes(key) >= 400) + 1, "seen wherever it is");
     }
     // Before the fifth the oldest table is emptied, and no other.
     let change = limiter.set_policy_at(Policy::sliding_counter(quotas), NOW).unwrap();
@@ -103,7 +103,7 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
     for (at, key) in keys().enumerate() {
         let left = if at < 400 { 1 } else { 2 };
         assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), left);
-        assert!(limiter.acquire_at(key, left as u32, NOW).is_allowed());
+        assert!(limiter.acquire_at(key, left, NOW).is_allowed());
         assert!(limiter.acquire_at(key, 1, NOW).is_denied());
     }
 }
@@ -112,17 +112,17 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
 fn evicted_keys_keep_their_debts_through_unfinished_changes() {
     let quota = Quota::per_hour(3);
     let limiter = KeyedLimiter::builder(Policy::fixed_window(quota)).max_keys(100).clock(()).build().unwrap();
-    for key in 0..300_u32 {
+    for key in 0..300_u64 {
         assert!(limiter.acquire_at(key.to_le_bytes(), 3, NOW).is_allowed());
     }
     for policy in
         [Policy::sliding_counter(quota), Policy::fixed_window(quota), Policy::sliding_counter(quota)]
     {
         limiter.set_policy_at(policy, NOW).unwrap();
-        for key in (0..300_u32).step_by(3) {
+        for key in (0..300_u64).step_by(3) {
             assert!(limiter.acquire_at(key.to_le_bytes(), 1, NOW).is_denied());
         }
     }
-    assert!((0..300_u32).all(|key| limiter.acquire_at(key.to_le_bytes(), 1, NOW).is_denied()));
+    assert!((0..300_u64).all(|key| limiter.acquire_at(key.to_le_bytes(), 1, NOW).is_denied()));
     assert_eq!(limiter.stats().forgotten.total(), 0);
 }

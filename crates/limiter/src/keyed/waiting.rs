@@ -109,7 +109,7 @@ impl<T: Timer> KeyedLimiter<T> {
     pub fn wait(
         &self,
         key: impl Key,
-        cost: u32,
+        cost: u64,
         deadline: Option<Nanos>,
     ) -> impl Future<Output = Result<Admission, WaitError>> {
         wait(OneKey { limiter: self, tag: self.tag_of(&key) }, cost, deadline, &self.clock)
@@ -122,7 +122,7 @@ impl<T: Timer> KeyedLimiter<T> {
     pub fn wait_blocking(
         &self,
         key: impl Key,
-        cost: u32,
+        cost: u64,
         deadline: Option<Nanos>,
     ) -> Result<Admission, WaitError> {
         block_on(self.wait(key, cost, deadline))
@@ -132,7 +132,7 @@ impl<T: Timer> KeyedLimiter<T> {
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).
-    pub async fn wait_for(&self, key: impl Key, cost: u32, span: Duration) -> Result<Admission, WaitError> {
+    pub async fn wait_for(&self, key: impl Key, cost: u64, span: Duration) -> Result<Admission, WaitError> {
         self.wait(key, cost, Some(self.clock.now().saturating_add(span.into()))).await
     }
 }

@@ -156,7 +156,7 @@ impl WaitLine {
     }
 
     /// Decides on a cost after serving the waiters, and behind them.
-    pub fn decide(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) -> Decision {
+    pub fn decide(&mut self, ground: &mut Ground<'_>, cost: u64, wakes: &mut Wakes) -> Decision {
         self.settle(ground, wakes);
         if self.is_waiting() {
             return self.answer(ground, cost);
@@ -166,7 +166,7 @@ impl WaitLine {
     }
 
     /// The result that [`decide`](Self::decide) would have.
-    pub fn check(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) -> Decision {
+    pub fn check(&mut self, ground: &mut Ground<'_>, cost: u64, wakes: &mut Wakes) -> Decision {
         self.settle(ground, wakes);
         if self.is_waiting() && cost > 0 {
             return self.answer(ground, cost);
@@ -176,7 +176,7 @@ impl WaitLine {
     }
 
     /// Takes as much of `cost` as is available: nothing, while there are waiters.
-    pub fn decide_up_to(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) -> (u32, Decision) {
+    pub fn decide_up_to(&mut self, ground: &mut Ground<'_>, cost: u64, wakes: &mut Wakes) -> (u64, Decision) {
         self.settle(ground, wakes);
         if self.is_waiting() && cost > 0 {
             return (0, self.answer(ground, cost.min(1)));
@@ -185,7 +185,7 @@ impl WaitLine {
     }
 
     /// The decision on `cost` behind the waiters, without taking it.
-    pub fn answer(&mut self, ground: &Ground<'_>, cost: u32) -> Decision {
+    pub fn answer(&mut self, ground: &Ground<'_>, cost: u64) -> Decision {
         if let Some(denied) = denied_until(ground.policy, ground.blocked, ground.now) {
             return denied;
         }
@@ -200,7 +200,7 @@ impl WaitLine {
     pub fn join(
         &mut self,
         ground: &mut Ground<'_>,
-        cost: u32,
+        cost: u64,
         deadline: Option<Nanos>,
         timer: &impl Timer,
         wakes: &mut Wakes,
@@ -270,7 +270,7 @@ impl WaitLine {
     }
 
     /// Gives a caller that takes its units itself the last number. It lets others pass until it is [placed](Self::place).
-    pub fn enter(&mut self, cost: u32, timer: &impl Timer) -> Arc<Ticket> {
+    pub fn enter(&mut self, cost: u64, timer: &impl Timer) -> Arc<Ticket> {
         let alarm = Arc::clone(self.alarm.get_or_insert_with(|| Alarm::new(timer.clone())));
         self.next += 1;
         let ticket = Arc::new(Ticket::new(self.next, cost, true, alarm));
@@ -314,7 +314,7 @@ impl WaitLine {
     pub fn answer_to(
         &mut self,
         ground: &mut Ground<'_>,
-        cost: u32,
+        cost: u64,
         ticket: Option<&Ticket>,
         wakes: &mut Wakes,
     ) -> Option<Decision> {
@@ -363,7 +363,7 @@ impl WaitLine {
     }
 
     /// Returns the units that were taken last, and serves waiters for whom that makes room.
-    pub fn refund(&mut self, ground: &mut Ground<'_>, cost: u32, wakes: &mut Wakes) {
+    pub fn refund(&mut self, ground: &mut Ground<'_>, cost: u64, wakes: &mut Wakes) {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         self.reservations.refund(ground.policy, ground.state, ground.now, cost);
         self.version += 1;
@@ -371,7 +371,7 @@ impl WaitLine {
     }
 
     /// Charges units, whether they fit or not. All waiters wait longer. Returns the decision on a cost of 0 afterwards.
-    pub fn charge(&mut self, ground: &mut Ground<'_>, by: &Policy, cost: u32, wakes: &mut Wakes) -> Decision {
+    pub fn charge(&mut self, ground: &mut Ground<'_>, by: &Policy, cost: u64, wakes: &mut Wakes) -> Decision {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         by.charge(ground.state, ground.now, cost);
         let standing = by.check(ground.state, ground.now, 0);
@@ -381,7 +381,7 @@ impl WaitLine {
     }
 
     /// Corrects an estimate, and serves waiters if that makes room.
-    pub fn correct(&mut self, ground: &mut Ground<'_>, estimate: Estimate, actual: u32, wakes: &mut Wakes) {
+    pub fn correct(&mut self, ground: &mut Ground<'_>, estimate: Estimate, actual: u64, wakes: &mut Wakes) {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         ground.policy.settle(ground.state, ground.now, estimate, actual);
         self.version += 1;
@@ -394,12 +394,12 @@ impl WaitLine {
         self.settle(ground, wakes);
     }
 
-    fn ticket(&mut self, cost: u32, alarm: Arc<Alarm>) -> Arc<Ticket> {
+    fn ticket(&mut self, cost: u64, alarm: Arc<Alarm>) -> Arc<Ticket> {
         self.next += 1;
         Arc::new(Ticket::new(self.next, cost, false, alarm))
     }
 
-    fn denial(ground: &Ground<'_>, cost: u32, turn: Turn) -> Decision {
+    fn denial(ground: &Ground<'_>, cost: u64, turn: Turn) -> Decision {
         let limit = ground.policy.limit();
         if cost > limit {
             return ground.policy.check(ground.state, ground.now, cost);
@@ -447,7 +447,7 @@ impl WaitLine {
 }
 
 /// Takes `cost` if it is admitted now.
-fn take(reservations: &mut Reservations, ground: &mut Ground<'_>, cost: u32) -> Result<Admitted, Decision> {
+fn take(reservations: &mut Reservations, ground: &mut Ground<'_>, cost: u64) -> Result<Admitted, Decision> {
     let Ground { policy, now, .. } = *ground;
     let (decision, start_ticks) =
         if let Some((decision, from)) = reservations.take_free(policy, ground.state, now, cost) {

@@ -24,7 +24,7 @@ pub(crate) use line::{CALL, Joined, WaitLine};
 pub(crate) use lines::{Lines, OneLine};
 pub(crate) use ticket::Ticket;
 pub(crate) use ticket::Wakes;
-use ticket::{Admitted, Outcome, sleep};
+use ticket::{Outcome, sleep};
 
 /// Why a wait ended without admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,7 +74,7 @@ pub(crate) trait Home {
 #[allow(clippy::manual_async_fn)]
 pub(crate) fn wait(
     home: impl Home,
-    cost: u32,
+    cost: u64,
     deadline: Option<Nanos>,
     timer: &impl Timer,
 ) -> impl Future<Output = Result<Admission, WaitError>> {
@@ -85,22 +85,25 @@ pub(crate) fn wait(
             Joined::Admitted(decision) => return Ok(admitted(decision)),
             Joined::Waiting(ticket) => Seat { home: &home, timer, ticket },
         };
-        // Destructured, because what is held during the sleep makes the future larger.
-        let Admitted { decision, start, .. } = loop {
+        // The decision stays in the ticket: what is held during the sleep makes the future larger.
+        let start = loop {
             match deadline {
                 Some(at) => sleep(&seat.ticket, Some(pin!(timer.sleep_until(at)))).await,
                 None => sleep(&seat.ticket, None::<std::pin::Pin<&mut std::future::Ready<()>>>).await,
             }
             if let Some(outcome) = seat.look(deadline) {
-                break outcome?;
+                break outcome?.start;
             }
         };
         // If it is dropped while it waits for a leaky bucket's delay, the seat gives up its place.
         if start > timer.now() {
             timer.sleep_until(start).await;
         }
+        let outcome = seat.ticket.outcome();
         seat.taken();
-        Ok(admitted(decision))
+        outcome
+            .unwrap_or_else(|| unreachable!("a wait ends with an outcome"))
+            .map(|last| admitted(last.decision))
     }
 }
 

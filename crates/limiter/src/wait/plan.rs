@@ -33,19 +33,19 @@ impl Plan {
     }
 
     /// When `cost` would be admitted behind all waiters in the plan.
-    pub fn turn(&self, cost: u32) -> Turn {
+    pub fn turn(&self, cost: u64) -> Turn {
         turn(&self.policy, &self.state, self.at, cost)
     }
 
     /// Adds a waiter to the plan; returns when it is admitted.
-    pub fn add(&mut self, cost: u32) -> Turn {
+    pub fn add(&mut self, cost: u64) -> Turn {
         let turn = self.turn(cost);
         self.put(cost, turn);
         turn
     }
 
     /// Adds a waiter that is admitted at `turn`, which is this plan's answer to its cost.
-    pub fn put(&mut self, cost: u32, turn: Turn) {
+    pub fn put(&mut self, cost: u64, turn: Turn) {
         match turn {
             Turn::At(at, _) => {
                 self.policy.record(&mut self.state, at, cost);
@@ -57,7 +57,7 @@ impl Plan {
     }
 
     /// The denial of `cost` behind all waiters in the plan.
-    pub fn denial(&self, cost: u32, now: Nanos) -> Decision {
+    pub fn denial(&self, cost: u64, now: Nanos) -> Decision {
         let limit = self.policy.limit();
         match self.turn(cost) {
             Turn::At(at, _) => {
@@ -77,7 +77,7 @@ impl Plan {
 }
 
 /// The time at which a state admits `cost`, without other requests from `at` on.
-pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u32) -> Turn {
+pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u64) -> Turn {
     if cost > policy.limit() {
         return Turn::Never;
     }

@@ -123,7 +123,7 @@ impl Reservations {
     }
 
     /// The decision on `cost` if a free reservation is wide enough for it, and the part of the reservation that it uses.
-    fn find_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u32) -> Option<(Decision, Span)> {
+    fn find_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u64) -> Option<(Decision, Span)> {
         let rate = self.rate.filter(|_| !self.free.is_empty() && cost > 0 && cost <= policy.limit())?;
         let (now_ticks, width) = (rate.ticks(now), u128::from(cost) * rate.step);
         let span = self.free.iter().find_map(|(&start, &end)| {
@@ -138,7 +138,7 @@ impl Reservations {
     }
 
     /// The decision on `cost` if there is a free reservation for it.
-    pub fn check_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u32) -> Option<Decision> {
+    pub fn check_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u64) -> Option<Decision> {
         Some(self.find_free(policy, state, now, cost)?.0)
     }
 
@@ -148,7 +148,7 @@ impl Reservations {
         policy: &Policy,
         state: &[u64],
         now: Nanos,
-        cost: u32,
+        cost: u64,
     ) -> Option<(Decision, u128)> {
         let (decision, Span { start, from, to, end }) = self.find_free(policy, state, now, cost)?;
         self.free.remove(&start);
@@ -162,7 +162,7 @@ impl Reservations {
     }
 
     /// Keeps a reservation for a waiter until its start.
-    pub fn hold(&mut self, policy: &Policy, start: u128, cost: u32) -> Option<Reservation> {
+    pub fn hold(&mut self, policy: &Policy, start: u128, cost: u64) -> Option<Reservation> {
         let rate = Rate::of(policy)?;
         self.rate = Some(rate);
         let reservation = Reservation { start, end: start + u128::from(cost) * rate.step, era: self.era };
@@ -219,7 +219,7 @@ impl Reservations {
     }
 
     /// Returns what was taken last, but no reservation that a waiter holds.
-    pub fn refund(&mut self, policy: &Policy, state: &mut [u64], now: Nanos, cost: u32) {
+    pub fn refund(&mut self, policy: &Policy, state: &mut [u64], now: Nanos, cost: u64) {
         let before = self.rate.map(|rate| rate.end(state));
         policy.refund(state, now, cost);
         let (Some(rate), Some(before)) = (self.rate, before) else { return };

@@ -16,7 +16,7 @@ use super::{Alarm, WaitError, reservations::Reservation};
 pub(crate) struct Ticket {
     /// Tickets of one line are served in the order of their numbers.
     pub number: u64,
-    pub cost: u32,
+    pub cost: u64,
     /// Whether the caller takes the units itself, together with those of other limits.
     pub takes_itself: bool,
     alarm: Arc<Alarm>,
@@ -75,7 +75,7 @@ impl Drop for Wakes {
 }
 
 impl Ticket {
-    pub fn new(number: u64, cost: u32, takes_itself: bool, alarm: Arc<Alarm>) -> Self {
+    pub fn new(number: u64, cost: u64, takes_itself: bool, alarm: Arc<Alarm>) -> Self {
         Self { number, cost, takes_itself, alarm, status: Mutex::default() }
     }
 

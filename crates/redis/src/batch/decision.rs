@@ -24,7 +24,7 @@ pub struct Question {
     plan: Arc<Plan>,
     key: Vec<u8>,
     slot: u16,
-    cost: u32,
+    cost: u64,
     follows: bool,
     deadline: Deadline,
     place: Place,
@@ -103,7 +103,7 @@ impl Batcher {
         self: &Arc<Self>,
         plan: &Arc<Plan>,
         key: Vec<u8>,
-        cost: u32,
+        cost: u64,
         deadline: Deadline,
     ) -> Answer {
         let shard = self.monitor.shard_of(&key);
@@ -118,7 +118,7 @@ impl Batcher {
         shard: usize,
         plan: &Arc<Plan>,
         key: Vec<u8>,
-        cost: u32,
+        cost: u64,
         deadline: Deadline,
     ) -> Answer {
         if let Some(_alone) = Question::queue(&self.shards[shard]).alone() {
@@ -133,7 +133,7 @@ impl Batcher {
     pub async fn decide_many(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
-        requests: Vec<(Vec<u8>, u32)>,
+        requests: Vec<(Vec<u8>, u64)>,
         deadline: Deadline,
     ) -> Vec<Answer> {
         let mut refused = Vec::with_capacity(requests.len());
@@ -160,7 +160,7 @@ impl Batcher {
     async fn ask(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
-        requests: impl IntoIterator<Item = (usize, Vec<u8>, u32), IntoIter: ExactSizeIterator>,
+        requests: impl IntoIterator<Item = (usize, Vec<u8>, u64), IntoIter: ExactSizeIterator>,
         deadline: Deadline,
     ) -> Vec<Answer> {
         let requests = requests.into_iter();
@@ -189,7 +189,7 @@ impl Batcher {
         shard: usize,
         plan: &Plan,
         key: Vec<u8>,
-        cost: u32,
+        cost: u64,
         deadline: Deadline,
     ) -> Answer {
         let batch = Batch { keys: vec![key], costs: vec![cost], counts: vec![1] };
@@ -216,7 +216,7 @@ impl Batcher {
     }
 }
 
-fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u32], mut give: impl FnMut(Answer)) {
+fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u64], mut give: impl FnMut(Answer)) {
     let told = before.value().and_then(|value| {
         let told =
             plan.decisions(value.as_deref(), now, costs, |_, decision, seen| give(Ok((decision, seen))));

@@ -8,7 +8,7 @@ use tidegate_limiter::{Limiter, SystemClock};
 use super::{Health, Monitor, store_clock::APART};
 
 /// The maximum number of lines per minute, and in a burst.
-const LINES: u32 = 6;
+const LINES: u64 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {

@@ -160,7 +160,7 @@ impl Leases {
     /// Decides on `cost` for a key, or returns the request to send. `evicted` receives the requests of an evicted key that
     /// give its units back.
     #[inline]
-    pub fn ask(&self, key: &[u8], cost: u32, now: Nanos, evicted: impl FnMut(&Arc<Held>, Request)) -> Asked {
+    pub fn ask(&self, key: &[u8], cost: u64, now: Nanos, evicted: impl FnMut(&Arc<Held>, Request)) -> Asked {
         let hash = self.hash.hash_one(key);
         let mut wanted = false;
         if let Some(mut place) = self.hot.slot(hash) {
@@ -203,7 +203,7 @@ impl Leases {
     pub fn ask_quickly(
         &self,
         key: &[u8],
-        cost: u32,
+        cost: u64,
         now: Nanos,
         send: impl FnOnce(&Arc<Held>, Request),
     ) -> Option<Decision> {
@@ -225,7 +225,7 @@ impl Leases {
     pub fn take(
         &self,
         key: &[u8],
-        cost: u32,
+        cost: u64,
         now: Nanos,
         mut send: impl FnMut(&Arc<Held>, Request),
     ) -> Option<TakenFrom> {
@@ -260,7 +260,7 @@ impl Leases {
     }
 
     #[inline]
-    fn ask_held(&self, held: &Arc<Held>, cost: u32, now: Nanos) -> Asked {
+    fn ask_held(&self, held: &Arc<Held>, cost: u64, now: Nanos) -> Asked {
         let answer = held.lease.ask(cost, now);
         self.note_use(held);
         match answer {

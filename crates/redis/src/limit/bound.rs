@@ -19,7 +19,7 @@ impl SharedLimit {
     pub(super) async fn acquire_bound(
         &self,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         deadline: Deadline,
     ) -> SharedDecision {
         let error = match self.formers(key, deadline).await {
@@ -38,7 +38,7 @@ impl SharedLimit {
     async fn take_by_all(
         &self,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         formers: Vec<Former>,
         deadline: Deadline,
     ) -> Result<Decision, StoreError> {
@@ -103,7 +103,7 @@ impl SharedLimit {
     pub(super) async fn look(
         &self,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         deadline: Deadline,
     ) -> Result<Vec<Decision>, StoreError> {
         let may_be_bound = self.may_be_bound();
@@ -122,7 +122,7 @@ impl SharedLimit {
     pub(super) async fn charge_all(
         &self,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         script: &Arc<Script>,
     ) -> Result<Decision, StoreError> {
         let formers =

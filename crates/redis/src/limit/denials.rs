@@ -29,8 +29,8 @@ pub struct Denials {
 #[derive(Clone, Copy)]
 struct Denial {
     tag: u64,
-    cost: u32,
-    limit: u32,
+    cost: u64,
+    limit: u64,
     remaining: u64,
     reason: DenialReason,
     /// When it is forgotten.
@@ -60,7 +60,7 @@ impl Denials {
     }
 
     /// The denial in force for this cost, with the room as it was at the denial; for other costs the store must be asked.
-    pub fn get(&self, tag: u64, cost: u32, now: Nanos) -> Option<Decision> {
+    pub fn get(&self, tag: u64, cost: u64, now: Nanos) -> Option<Decision> {
         if !self.may_hold_any(now) {
             return None;
         }
@@ -92,15 +92,22 @@ impl Denials {
 
     /// Remembers a denial. `asked` is when the request was sent: the denial may be older than its arrival, but never older
     /// than that.
-    pub fn put(&self, tag: u64, cost: u32, decision: &Decision, asked: Nanos) {
+    pub fn put(&self, tag: u64, cost: u64, decision: &Decision, asked: Nanos) {
         let (Some(wait), Some(reason)) = (decision.retry_after(), decision.reason()) else { return };
-        let limit = u32::try_from(decision.limit()).unwrap_or(u32::MAX);
         let until = asked.saturating_add(wait.into());
         let reset = asked.saturating_add(decision.reset_after().into());
         let ends = until.min(asked.saturating_add(self.longest));
         self.last.fetch_max(ends.get(), Ordering::Relaxed);
-        *self.slot(tag) =
-            Some(Denial { tag, cost, limit, remaining: decision.remaining(), reason, ends, until, reset });
+        *self.slot(tag) = Some(Denial {
+            tag,
+            cost,
+            limit: decision.limit(),
+            remaining: decision.remaining(),
+            reason,
+            ends,
+            until,
+            reset,
+        });
     }
 }
 
@@ -109,7 +116,7 @@ pub struct Ask<'a> {
     pub plan: &'a Arc<Plan>,
     /// The whole key in Redis.
     pub key: Vec<u8>,
-    pub cost: u32,
+    pub cost: u64,
     /// The hash under which denials of the key are remembered, if they are.
     pub tag: Option<u64>,
     pub deadline: Deadline,

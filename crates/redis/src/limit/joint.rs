@@ -20,14 +20,14 @@ pub struct Part<'a> {
     /// The key.
     pub key: &'a [u8],
     /// The cost.
-    pub cost: u32,
+    pub cost: u64,
 }
 
 /// The same for the store: `key` is the whole key in Redis.
 pub struct Request<'a> {
     pub plan: &'a Plan,
     pub key: Vec<u8>,
-    pub cost: u32,
+    pub cost: u64,
     /// Whether the plan is a former one of a limit, whose keys may be the same.
     pub is_former: bool,
 }
@@ -60,7 +60,7 @@ pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<Shared
         Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
         Err(error) => error,
     };
-    let units: Vec<u32> = parts.iter().map(|part| part.limit.local_unit()).collect();
+    let units: Vec<u64> = parts.iter().map(|part| part.limit.local_unit()).collect();
     let without = |part: &Part<'_>| part.limit.without_store(part.key, part.cost, error.clone());
     let answers: Vec<SharedDecision> = parts.iter().map(without).collect();
     if answers.iter().any(SharedDecision::is_denied) {
@@ -182,7 +182,7 @@ fn limit_of(key: &[u8]) -> &[u8] {
 struct Sum<'a> {
     plan: &'a Plan,
     key: &'a [u8],
-    cost: u32,
+    cost: u64,
 }
 
 async fn decide(
@@ -240,7 +240,7 @@ pub(super) fn key_of(former: &Former, key: &impl Key) -> Vec<u8> {
 pub(super) fn of_formers<'a>(
     formers: &'a [Former],
     key: &'a impl Key,
-    cost: u32,
+    cost: u64,
 ) -> impl Iterator<Item = Request<'a>> {
     formers.iter().map(move |former| Request {
         plan: &former.plan,

@@ -14,7 +14,7 @@ const KEYS: usize = 1 << 16;
 /// so a node admits no more than its largest share within the window.
 pub struct Local {
     limiter: KeyedLimiter,
-    limit: u32,
+    limit: u64,
 }
 
 impl Local {
@@ -29,25 +29,25 @@ impl Local {
     }
 
     /// The charge for one unit if `nodes` share the limit.
-    pub fn unit(&self, nodes: u32) -> u32 {
-        nodes.clamp(1, self.limit.max(1))
+    pub fn unit(&self, nodes: u32) -> u64 {
+        u64::from(nodes).clamp(1, self.limit.max(1))
     }
 
     /// Decides on a cost, with `unit` charged for each unit.
-    pub fn decide(&self, key: &[u8], cost: u32, unit: u32) -> Decision {
+    pub fn decide(&self, key: &[u8], cost: u64, unit: u64) -> Decision {
         share(&self.limiter.acquire(key, cost.saturating_mul(unit)), unit)
     }
 
     /// Charges a cost, whether it fits or not, and returns the state of the key.
-    pub fn charge(&self, key: &[u8], cost: u32, unit: u32) -> Decision {
+    pub fn charge(&self, key: &[u8], cost: u64, unit: u64) -> Decision {
         share(&self.limiter.charge(key, cost.saturating_mul(unit)), unit)
     }
 
     /// Refunds up to `cost` of a key's use and returns how much. Two concurrent callers may both get the same units as refunded;
     /// then less is refunded than reported.
-    pub fn refund(&self, key: &[u8], cost: u32, unit: u32) -> u32 {
+    pub fn refund(&self, key: &[u8], cost: u64, unit: u64) -> u64 {
         let standing = self.standing(key, unit);
-        let used = u32::try_from(standing.limit().saturating_sub(standing.remaining())).unwrap_or(u32::MAX);
+        let used = standing.limit().saturating_sub(standing.remaining());
         if used > 0 {
             self.limiter.refund(key, cost.saturating_mul(unit));
         }
@@ -55,16 +55,16 @@ impl Local {
     }
 
     /// The state of a key.
-    pub fn standing(&self, key: &[u8], unit: u32) -> Decision {
+    pub fn standing(&self, key: &[u8], unit: u64) -> Decision {
         share(&self.limiter.peek(key, 0), unit)
     }
 }
 
 /// Converts a decision on the whole limit to one on this node's share.
-fn share(whole: &Decision, unit: u32) -> Decision {
+fn share(whole: &Decision, unit: u64) -> Decision {
     let standing = Standing {
-        limit: whole.limit() as u32 / unit,
-        unit: unit.into(),
+        limit: whole.limit() / unit,
+        unit,
         room: whole.remaining(),
         reset_after: whole.reset_after_nanos(),
     };
@@ -112,7 +112,7 @@ mod tests {
                 assert!(beyond.is_denied() && beyond.retry_after().is_none(), "{policy:?}, {nodes} nodes");
                 let all = local.decide(b"k", fits, unit);
                 assert!(all.is_allowed(), "{policy:?}, {nodes} nodes: {all:?}");
-                assert_eq!(all.limit(), fits.into(), "{policy:?}, {nodes} nodes");
+                assert_eq!(all.limit(), fits, "{policy:?}, {nodes} nodes");
                 // A leaky bucket's limit is its highest cost, and later requests wait.
                 if policy.name() != "leaky-bucket" {
                     assert_eq!(all.remaining(), 0, "{policy:?}, {nodes} nodes");

@@ -19,14 +19,14 @@ impl SharedLimit {
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
-    pub async fn acquire_many<K: Key>(&self, requests: &[(K, u32)]) -> Vec<SharedDecision> {
+    pub async fn acquire_many<K: Key>(&self, requests: &[(K, u64)]) -> Vec<SharedDecision> {
         self.acquire_many_by(requests, self.deadline()).await
     }
 
     /// Like [`acquire_many`](Self::acquire_many), with a given deadline (see [`acquire_by`](Self::acquire_by)).
     pub async fn acquire_many_by<K: Key>(
         &self,
-        requests: &[(K, u32)],
+        requests: &[(K, u64)],
         deadline: Deadline,
     ) -> Vec<SharedDecision> {
         match (requests, &self.0.leases) {
@@ -41,7 +41,7 @@ impl SharedLimit {
     /// While another rule binds this node, each decision is a separate call. They do not wait for each other.
     async fn acquire_many_bound<K: Key>(
         &self,
-        requests: &[(K, u32)],
+        requests: &[(K, u64)],
         deadline: Deadline,
     ) -> Vec<SharedDecision> {
         let runtime = self.monitor().runner.connector.runtime();
@@ -63,7 +63,7 @@ impl SharedLimit {
     async fn acquire_many_leased<K: Key>(
         &self,
         leases: &Arc<Leases>,
-        requests: &[(K, u32)],
+        requests: &[(K, u64)],
         deadline: Deadline,
     ) -> Vec<SharedDecision> {
         // As for a single request.
@@ -74,11 +74,11 @@ impl SharedLimit {
         // `None` for what the store is asked.
         let mut known = Vec::with_capacity(requests.len());
         let mut asked = Vec::new();
-        let same = |(one, _): &(K, u32), (other, _): &(K, u32)| {
+        let same = |(one, _): &(K, u64), (other, _): &(K, u64)| {
             one.with_bytes(|one| other.with_bytes(|other| one == other))
         };
         for run in requests.chunk_by(same) {
-            let mut rest: Option<(Arc<Held>, lease::Request, Vec<u32>)> = None;
+            let mut rest: Option<(Arc<Held>, lease::Request, Vec<u64>)> = None;
             for (key, cost) in run {
                 if let Some((.., more)) = rest.as_mut().filter(|_| *cost <= leases.terms.limit()) {
                     more.push(*cost);
@@ -103,7 +103,7 @@ impl SharedLimit {
             }
         }
         let mut told = self.ask_for_leases(leases, asked, deadline).await.into_iter();
-        let answer = |(known, (key, cost)): (Option<SharedDecision>, &(K, u32))| {
+        let answer = |(known, (key, cost)): (Option<SharedDecision>, &(K, u64))| {
             known.unwrap_or_else(|| match told.next().unwrap_or(Err(StoreError::BadReply)) {
                 Ok(decision) => SharedDecision::by_store(decision),
                 Err(error) => key.with_bytes(|key| self.without_store(key, *cost, error)),
@@ -114,7 +114,7 @@ impl SharedLimit {
 
     async fn acquire_many_exact<K: Key>(
         &self,
-        requests: &[(K, u32)],
+        requests: &[(K, u64)],
         deadline: Deadline,
     ) -> Vec<SharedDecision> {
         let now = self.monitor().clock.now();

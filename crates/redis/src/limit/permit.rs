@@ -23,23 +23,23 @@ const TRIES: Nanos = Nanos::from_secs(60);
 pub struct Permit {
     limit: SharedLimit,
     key: Vec<u8>,
-    cost: u32,
+    cost: u64,
     answer: SharedDecision,
     /// When they were taken, in the store's time. This time is unique among the holders of a key, and the store identifies the
     /// holder by it.
     holder: Nanos,
     /// The charge per unit, if the permits were granted in memory.
-    unit: u32,
+    unit: u64,
 }
 
 impl Permit {
     pub(crate) fn new(
         limit: SharedLimit,
         key: &[u8],
-        cost: u32,
+        cost: u64,
         answer: SharedDecision,
         holder: Nanos,
-        unit: u32,
+        unit: u64,
     ) -> Self {
         Self { limit, key: key.into(), cost, answer, holder, unit }
     }

@@ -39,7 +39,7 @@ pub enum Reserved {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Corrected {
     /// The limits were corrected. The estimate of each of them.
-    Now(Vec<u32>),
+    Now(Vec<u64>),
     /// The reservation was settled before.
     Before,
     /// It does not exist.
@@ -56,7 +56,7 @@ pub struct Correction<'a> {
     /// The key.
     pub key: &'a [u8],
     /// The units that were used.
-    pub actual: u32,
+    pub actual: u64,
 }
 
 /// The slots in which reservations may be open.
@@ -218,7 +218,7 @@ impl Store {
             _ => {}
         }
         let total = |value| match value {
-            Value::Int(units) => u32::try_from(units).or(Ok(u32::MAX)),
+            Value::Int(units) => Ok(units.unsigned_abs()),
             _ => Err(StoreError::BadReply),
         };
         call::list(reply)?.into_iter().map(total).collect::<Result<_, _>>().map(Corrected::Now)

@@ -98,13 +98,13 @@ impl SharedLimit {
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
-    pub async fn acquire(&self, key: impl Key, cost: u32) -> SharedDecision {
+    pub async fn acquire(&self, key: impl Key, cost: u64) -> SharedDecision {
         self.acquire_by(key, cost, self.deadline()).await
     }
 
     /// Like [`acquire`](Self::acquire), but with a given deadline, for a decision that follows another one and must be done by
     /// the same time. If the deadline has passed, the store is not asked.
-    pub async fn acquire_by(&self, key: impl Key, cost: u32, deadline: Deadline) -> SharedDecision {
+    pub async fn acquire_by(&self, key: impl Key, cost: u64, deadline: Deadline) -> SharedDecision {
         if self.may_be_bound() {
             // Boxed, here and below: a roll-out is rare.
             return Box::pin(self.acquire_bound(&key, cost, deadline)).await;
@@ -116,7 +116,7 @@ impl SharedLimit {
     pub(super) async fn acquire_alone(
         &self,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         deadline: Deadline,
     ) -> SharedDecision {
         match &self.0.leases {
@@ -129,7 +129,7 @@ impl SharedLimit {
     /// a remembered denial. `None` means that nothing was decided or changed, and that the store must be asked. This never
     /// waits, so a thread that serves many connections can call it before it awaits `acquire`.
     #[must_use = "`None` means that nothing was decided"]
-    pub fn acquire_here(&self, key: impl Key, cost: u32) -> Option<SharedDecision> {
+    pub fn acquire_here(&self, key: impl Key, cost: u64) -> Option<SharedDecision> {
         if self.may_be_bound() {
             return None;
         }
@@ -149,7 +149,7 @@ impl SharedLimit {
         &self,
         leases: &Arc<Leases>,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         deadline: Deadline,
     ) -> SharedDecision {
         // A caller that never has to wait must still yield now and then, so that the tasks that renew its lease can run.
@@ -198,7 +198,7 @@ impl SharedLimit {
     pub(super) async fn acquire_exact(
         &self,
         key: &impl Key,
-        cost: u32,
+        cost: u64,
         deadline: Deadline,
     ) -> (SharedDecision, Nanos) {
         let whole = self.redis_key(key);
@@ -214,12 +214,12 @@ impl SharedLimit {
     /// asked: units that nodes have leased count as used there, and unreported use does not.
     ///
     /// If the store makes no decision and [`OnError`](crate::OnError) decides in memory, a denial has no wait.
-    pub async fn peek(&self, key: impl Key, cost: u32) -> SharedDecision {
+    pub async fn peek(&self, key: impl Key, cost: u64) -> SharedDecision {
         self.peek_by(key, cost, self.deadline()).await
     }
 
     /// Like [`peek`](Self::peek), with a given deadline (see [`acquire_by`](Self::acquire_by)).
-    pub async fn peek_by(&self, key: impl Key, cost: u32, deadline: Deadline) -> SharedDecision {
+    pub async fn peek_by(&self, key: impl Key, cost: u64, deadline: Deadline) -> SharedDecision {
         let told = match self.0.store.in_time(deadline) {
             Ok(()) => self.look(&key, cost, deadline).await,
             Err(error) => Err(error),
@@ -238,7 +238,7 @@ impl SharedLimit {
         let mut answer = key.with_bytes(|key| self.without_store(key, 0, error));
         let standing = answer.decision;
         let refused = matches!(answer.source, Source::Failed(_));
-        if !refused && standing.remaining() < cost.into() {
+        if !refused && standing.remaining() < cost {
             answer.decision = Decision::deny_for_good(standing.standing());
         }
         answer
@@ -249,7 +249,7 @@ impl SharedLimit {
     ///
     /// # Errors
     /// The denial.
-    pub async fn permit(&self, key: impl Key, cost: u32) -> Result<Permit, SharedDecision> {
+    pub async fn permit(&self, key: impl Key, cost: u64) -> Result<Permit, SharedDecision> {
         // Read before the decision, so that permits granted in memory are refunded with the charge that they had.
         let unit = self.local_unit();
         let (answer, seen) = if self.may_be_bound() {
@@ -277,7 +277,7 @@ impl SharedLimit {
     /// # Errors
     /// When the store does not reply. The refund then was either made, or the units stay charged until the algorithm forgets them.
     /// Nothing is refunded twice.
-    pub async fn refund(&self, key: impl Key, cost: u32) -> Result<SharedDecision, StoreError> {
+    pub async fn refund(&self, key: impl Key, cost: u64) -> Result<SharedDecision, StoreError> {
         let (local, unit) = (self.local(), self.local_unit());
         let permits = self.plan().hold().is_some();
         let refund = |local: &Local, cost| key.with_bytes(|key| local.refund(key, cost, unit));
@@ -314,7 +314,7 @@ impl SharedLimit {
     ///
     /// This never fails: if the store does not reply, [`OnError`] decides. With [`Source::Local`] the charge was made in memory. With
     /// [`Source::Failed`] it is unknown whether it was made; permits cannot be charged ([`StoreError::Held`]).
-    pub async fn charge(&self, key: impl Key, cost: u32) -> SharedDecision {
+    pub async fn charge(&self, key: impl Key, cost: u64) -> SharedDecision {
         if cost == 0 {
             return self.acquire(key, 0).await;
         }
@@ -415,7 +415,7 @@ impl SharedLimit {
     }
 
     /// A part of a joint decision.
-    pub(super) fn request(&self, key: impl Key, cost: u32) -> Request<'_> {
+    pub(super) fn request(&self, key: impl Key, cost: u64) -> Request<'_> {
         Request { plan: &self.0.plan, key: self.redis_key(key), cost, is_former: false }
     }
 
@@ -437,12 +437,12 @@ impl SharedLimit {
     }
 
     /// The charge for one unit in memory, with the current number of nodes.
-    pub(super) fn local_unit(&self) -> u32 {
+    pub(super) fn local_unit(&self) -> u64 {
         self.local().map_or(1, |local| local.unit(self.monitor().nodes.get()))
     }
 
     /// The decision when the store made none.
-    pub(super) fn without_store(&self, key: &[u8], cost: u32, error: StoreError) -> SharedDecision {
+    pub(super) fn without_store(&self, key: &[u8], cost: u64, error: StoreError) -> SharedDecision {
         let counters = self.monitor().counters();
         counters.tell_of(&error, &self.0.prefix);
         let limit = self.policy().limit();
@@ -481,7 +481,7 @@ fn standing_at(standing: &Decision, delay: Duration) -> Decision {
 }
 
 impl KeyedLimit for SharedLimit {
-    async fn decide(&self, key: &[u8], cost: u32) -> Decision {
+    async fn decide(&self, key: &[u8], cost: u64) -> Decision {
         self.acquire(key, cost).await.decision
     }
 

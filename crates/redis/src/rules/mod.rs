@@ -41,7 +41,7 @@ const KEPT: u64 = 31 * 86_400_000;
 /// The largest number of rules of a limit. The oldest are forgotten first.
 const MOST: usize = 16;
 /// The maximum number of log lines per minute.
-const LINES: u32 = 6;
+const LINES: u64 = 6;
 
 /// A limit whose rule differs at another node.
 #[derive(Clone, Debug, PartialEq, Eq)]

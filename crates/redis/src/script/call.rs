@@ -1,18 +1,23 @@
 //! A script call: its arguments and its reply.
 
 use redis::{Cmd, Value};
-use tidegate_core::Nanos;
 use tidegate_core::lease::{GiveBack, Mode, Request};
+use tidegate_core::{MAX_LIMIT, Nanos};
 
 use super::{Plan, Script};
 use crate::StoreError;
+
+/// A cost as Lua has it, which has only doubles: more than any limit stays more than any limit.
+fn exact(cost: u64) -> u64 {
+    cost.min(MAX_LIMIT + 1)
+}
 
 /// Many requests of one limit for one call: each key once, with its costs in order.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub keys: Vec<Vec<u8>>,
     /// The costs of the first key, then those of the second, and so on.
-    pub costs: Vec<u32>,
+    pub costs: Vec<u64>,
     /// The number of costs of each key.
     pub counts: Vec<u32>,
 }
@@ -20,13 +25,13 @@ pub struct Batch {
 impl Batch {
     /// The arguments after the keys.
     pub fn arguments(&self, plan: &Plan) -> [Vec<u8>; 3] {
-        let bytes = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         let once = self.counts.iter().all(|&count| count == 1);
         let same = once && self.costs.windows(2).all(|two| two[0] == two[1]);
         let (costs, counts): (Vec<u8>, Vec<u8>) = if same {
-            (bytes(&self.costs[..1]), Vec::new())
+            (exact(self.costs[0]).to_le_bytes().to_vec(), Vec::new())
         } else {
-            (bytes(&self.costs), bytes(&self.counts))
+            let costs = self.costs.iter().flat_map(|&cost| exact(cost).to_le_bytes());
+            (costs.collect(), self.counts.iter().flat_map(|count| count.to_le_bytes()).collect())
         };
         [plan.call_numbers(), costs, counts]
     }
@@ -44,7 +49,8 @@ pub fn lease_arguments<'a>(
     let mut packed = Vec::new();
     for request in requests {
         let back = request.back.unwrap_or(GiveBack { units: 0, taken: Nanos::ZERO });
-        for number in [request.cost, request.ahead, request.spent, back.units] {
+        packed.extend_from_slice(&exact(request.cost).to_le_bytes());
+        for number in [request.ahead, request.spent, back.units] {
             packed.extend_from_slice(&number.to_le_bytes());
         }
         packed.extend_from_slice(&(back.taken.get() / 1_000).to_le_bytes());
@@ -53,13 +59,13 @@ pub fn lease_arguments<'a>(
 }
 
 /// The arguments of a refund, after its keys.
-pub fn refund_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 2] {
-    [plan.call_numbers(), cost.to_string().into_bytes()]
+pub fn refund_arguments(plan: &Plan, cost: u64) -> [Vec<u8>; 2] {
+    [plan.call_numbers(), exact(cost).to_string().into_bytes()]
 }
 
 /// The arguments of a charge, after its keys.
-pub fn charge_arguments(plan: &Plan, cost: u32) -> [Vec<u8>; 2] {
-    [plan.lease_numbers(), cost.to_string().into_bytes()]
+pub fn charge_arguments(plan: &Plan, cost: u64) -> [Vec<u8>; 2] {
+    [plan.lease_numbers(), exact(cost).to_string().into_bytes()]
 }
 
 /// The arguments of the script that gives back or renews a holder's permits. `name` identifies the holder: the time at which
@@ -71,18 +77,18 @@ pub fn settle_arguments(hold: Nanos, renew: bool, name: Nanos) -> [Vec<u8>; 3] {
 }
 
 /// The arguments of a joint decision, after its keys. If it takes nothing, `look` is the last.
-pub fn joint_arguments<'a>(requests: impl Iterator<Item = (&'a Plan, u32)>, takes: bool) -> Vec<Vec<u8>> {
+pub fn joint_arguments<'a>(requests: impl Iterator<Item = (&'a Plan, u64)>, takes: bool) -> Vec<Vec<u8>> {
     let look = (!takes).then(|| b"look".to_vec());
     requests
         .flat_map(|(plan, cost)| {
-            [plan.kind().letter().into(), plan.call_numbers(), cost.to_string().into_bytes()]
+            [plan.kind().letter().into(), plan.call_numbers(), exact(cost).to_string().into_bytes()]
         })
         .chain(look)
         .collect()
 }
 
 /// One limit of a reservation: its plan, the cost, and whether it is a shadow limit.
-pub type Reserved<'a> = (&'a Plan, u32, bool);
+pub type Reserved<'a> = (&'a Plan, u64, bool);
 
 /// The arguments of `reserve.lua`, after its keys. `text` is empty for an extension.
 pub fn reserve_arguments<'a>(
@@ -94,7 +100,7 @@ pub fn reserve_arguments<'a>(
     let part = |(plan, cost, is_shadow): Reserved<'a>| {
         let letter = plan.kind().letter();
         let letter = if is_shadow { letter.to_ascii_uppercase() } else { letter.to_owned() };
-        [letter.into_bytes(), plan.call_numbers(), cost.to_string().into_bytes()]
+        [letter.into_bytes(), plan.call_numbers(), exact(cost).to_string().into_bytes()]
     };
     let ttl = ttl.get().div_ceil(1_000).to_string().into_bytes();
     let rest = [text.to_vec(), ttl, most.to_string().into_bytes(), places, id.into()];
@@ -103,12 +109,12 @@ pub fn reserve_arguments<'a>(
 
 /// The arguments of `correct.lua`, after its keys. Each part has its position in the reservation, from 0, and the actual cost.
 pub fn correct_arguments<'a>(
-    parts: impl Iterator<Item = (usize, &'a Plan, u32)>,
+    parts: impl Iterator<Item = (usize, &'a Plan, u64)>,
     expires: bool,
     id: &str,
 ) -> Vec<Vec<u8>> {
-    let part = |(at, plan, actual): (usize, &Plan, u32)| {
-        let (actual, field) = (actual.to_string().into_bytes(), (at + 1).to_string().into_bytes());
+    let part = |(at, plan, actual): (usize, &Plan, u64)| {
+        let (actual, field) = (exact(actual).to_string().into_bytes(), (at + 1).to_string().into_bytes());
         [plan.kind().letter().into(), plan.lease_numbers(), actual, field, plan.place().to_vec()]
     };
     let act: &[u8] = if expires { b"expire" } else { b"settle" };

@@ -53,12 +53,12 @@ impl Bench {
         let ahead = match self.random.below(4) {
             0 => 0,
             1 => u32::MAX,
-            _ => self.random.below(u64::from(limit) / 2 + 2) as u32,
+            _ => u32::try_from(self.random.below(limit / 2 + 2)).unwrap_or(u32::MAX),
         };
         let mut request = Request { cost, ahead, back: None, spent: 0, sent: Nanos::ZERO };
         if terms.mode() == Mode::Reported {
             if self.random.below(3) == 0 {
-                request.spent = self.cost(limit);
+                request.spent = u32::try_from(self.cost(limit)).unwrap_or(u32::MAX);
             }
         } else if !out.is_empty() && self.random.below(3) > 0 {
             let at = self.random.below(out.len() as u64) as usize;
@@ -152,13 +152,18 @@ fn the_fixed_window_script_serves_nodes_as_the_terms_do() {
             leased(of("1000/1m").first_hit()),
             leased(of("900/7us")),
             leased(of("4294967295/366d")),
+            leased(of("10_000_000_000/30d")),
+            leased(of("9007199254740991/366d").first_hit()),
             leased(calendar("fixed-window:time-zone=Europe/Berlin 90/day")),
             leased(calendar("fixed-window:starts=31 70000/month")),
         ],
         11,
     );
     hold_to(vec![reported(calendar("fixed-window 50/year"))], 13);
-    hold_to(vec![reported(of("50/1s")), reported(of("100/1m").first_hit())], 12);
+    hold_to(
+        vec![reported(of("50/1s")), reported(of("100/1m").first_hit()), reported(of("10_000_000_000/30d"))],
+        12,
+    );
 }
 
 #[test]

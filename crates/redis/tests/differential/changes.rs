@@ -6,7 +6,7 @@ use super::{allotments::Known, *};
 
 /// Runs random steps of all writers. About every hundred steps, the next limit comes into force, first upward and then
 /// downward. `seen` adjusts the in-memory state to the precision that Redis keeps.
-fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seen: impl Fn(u32, &mut [u64]), seed: u64) {
+fn hold_to_changes(of: impl Fn(u64) -> Policy, limits: &[u64], seen: impl Fn(u64, &mut [u64]), seed: u64) {
     let mut bench = Bench::new(seed);
     let terms: Vec<Terms> =
         limits.iter().map(|&limit| Terms::leased(of(limit), Nanos::from_millis(1))).collect();
@@ -47,16 +47,21 @@ fn hold_to_changes(of: impl Fn(u32) -> Policy, limits: &[u32], seen: impl Fn(u32
 
 #[test]
 fn a_window_s_limit_may_change() {
-    hold_to_changes(|limit| FixedWindow::new(limited(limit)).into(), &[0, 5, 300, 70_000], |_, _| {}, 41);
+    hold_to_changes(
+        |limit| FixedWindow::new(limited(limit)).into(),
+        &[0, 5, 300, 70_000, 4_294_967_295, 4_294_967_296, 1 << 50],
+        |_, _| {},
+        41,
+    );
 }
 
 #[test]
 fn a_sliding_counter_s_limit_may_change() {
     // Below this limit, counts have two bytes, and a full one stands for any number.
     const FULL: u64 = 65_535;
-    let seen = |limit: u32, state: &mut [u64]| {
+    let seen = |limit: u64, state: &mut [u64]| {
         let kept = |count: u64| if count >= FULL { u64::from(u32::MAX) } else { count };
-        if u64::from(limit) < FULL {
+        if limit < FULL {
             state[1] = kept(state[1] >> 32) << 32 | kept(state[1] & 0xFFFF_FFFF);
         }
     };
@@ -76,7 +81,7 @@ fn a_log_s_limit_may_change_and_it_becomes_a_ring_or_a_list() {
     hold_to_changes(of, &[5, 100, 128, 129, 200, 1_000], |_, _| {}, 44);
 }
 
-fn limited(limit: u32) -> Quota {
+fn limited(limit: u64) -> Quota {
     quota(&format!("{limit}/1m"))
 }
 
@@ -101,7 +106,7 @@ fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
     for turn in 0..STEPS / 10 {
         bench.now += bench.random.below(40);
         let plan = &plans[bench.random.below(5) as usize];
-        let cost = bench.random.below(12) as u32;
+        let cost = bench.random.below(12);
         let batch = Batch { keys: vec![b"key".to_vec()], costs: vec![cost], counts: vec![1] };
         let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
         let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(plan));
@@ -121,7 +126,7 @@ fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
 }
 
 /// A window admits at most the highest limit in force in it, for any order of limits.
-fn hold_to_the_law(of: impl Fn(u32) -> Policy, limits: &[u32], window: impl Fn(u64) -> u64, seed: u64) {
+fn hold_to_the_law(of: impl Fn(u64) -> Policy, limits: &[u64], window: impl Fn(u64) -> u64, seed: u64) {
     let plans: Vec<Plan> =
         limits.iter().map(|&limit| Plan::new(of(limit)).expect("the policy can be shared")).collect();
     let mut bench = Bench::new(seed);
@@ -135,14 +140,14 @@ fn hold_to_the_law(of: impl Fn(u32) -> Policy, limits: &[u32], window: impl Fn(u
         for step in 0..100 {
             if step == 0 || bench.random.below(6) == 0 {
                 at = bench.random.below(plans.len() as u64) as usize;
-                in_force.push((bench.now, limits[at].into()));
+                in_force.push((bench.now, limits[at]));
             }
             bench.now += [0, 1, 1_000_000, 6_000_000, 20_000_000][bench.random.below(5) as usize];
             let plan = &plans[at];
             let cost = match bench.random.below(3) {
                 0 => 1,
                 1 => limits[at],
-                _ => 1 + bench.random.below(limits[at].into()) as u32,
+                _ => 1 + bench.random.below(limits[at]),
             };
             let batch = Batch { keys: key.clone(), costs: vec![cost], counts: vec![1] };
             let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
@@ -156,7 +161,7 @@ fn hold_to_the_law(of: impl Fn(u32) -> Policy, limits: &[u32], window: impl Fn(u
             if !is_allowed {
                 continue;
             }
-            admitted.push((bench.now, cost.into()));
+            admitted.push((bench.now, cost));
             let from = window(bench.now);
             let used: u64 = admitted.iter().filter(|(when, _)| *when >= from).map(|(_, units)| units).sum();
             let first = in_force.iter().rposition(|(since, _)| *since < from).unwrap_or(0);

@@ -27,11 +27,11 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             tidegate_core::Parameters::SlidingWindow { slot, .. } => (Some(slot / 1_000), 0),
             tidegate_core::Parameters::FixedWindow { .. } => (None, 0),
             tidegate_core::Parameters::TokenBucket { burst, step, parts } => {
-                (None, (u64::from(burst) * step).div_ceil(parts * 1_000))
+                (None, (burst * step).div_ceil(parts * 1_000))
             }
             tidegate_core::Parameters::LeakyBucket { limit, step, parts, max_wait } => {
                 let wait = max_wait.div_ceil(1_000);
-                (None, wait + u64::from(limit) * step / (parts * 1_000) + 1)
+                (None, wait + limit * step / (parts * 1_000) + 1)
             }
             other => panic!("{other:?} is no value"),
         };
@@ -134,7 +134,7 @@ fn log_entries_from_the_future_count_from_now_on() {
         let plan = Plan::new(policy).expect("the policy can be shared");
         let script = bench.scripts.batch(plan.kind()).after_step().clone();
         let key = vec![format!("{at}").into_bytes()];
-        let (mut entries, mut back) = (Vec::<(u64, u32)>::new(), 0);
+        let (mut entries, mut back) = (Vec::<(u64, u64)>::new(), 0);
         for step in 0..STEPS / 20 {
             if bench.random.below(20) == 0 {
                 let ahead = bench.now > START + 60_000_000;
@@ -148,8 +148,8 @@ fn log_entries_from_the_future_count_from_now_on() {
                 *time = bench.now.min(*time);
             }
             let at = bench.now;
-            let counts = |&(time, _): &(u64, u32)| at - time < 60_000_000;
-            let cost = 1 + bench.random.below(u64::from(limit) / 2) as u32;
+            let counts = |&(time, _): &(u64, u64)| at - time < 60_000_000;
+            let cost = 1 + bench.random.below(limit / 2);
             let batch = Batch { keys: key.clone(), costs: vec![cost], counts: vec![1] };
             let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(&plan));
             let mut state = vec![0; policy.words()];
@@ -172,7 +172,7 @@ fn log_entries_from_the_future_count_from_now_on() {
     }
 }
 
-fn limited(limit: u32) -> Quota {
+fn limited(limit: u64) -> Quota {
     quota(&format!("{limit}/1m"))
 }
 

@@ -61,7 +61,7 @@ impl Held {
     }
 
     /// Takes permits for several holders in one call. Returns the names of the admitted ones.
-    fn take(&mut self, costs: &[u32]) -> Vec<Option<u64>> {
+    fn take(&mut self, costs: &[u64]) -> Vec<Option<u64>> {
         let batch =
             Batch { keys: vec![b"k".to_vec()], costs: costs.to_vec(), counts: vec![costs.len() as u32] };
         let script = self.bench.scripts.batch(self.plan.kind()).clone();
@@ -109,18 +109,18 @@ fn a_repeated_release_or_renewal_touches_no_other_holders_permits() {
             held.bench.now = held.bench.now.clamp(START / 2, 2 * START);
             let now = held.bench.now;
             if names.is_empty() || held.bench.random.below(2) == 0 {
-                let costs: Vec<u32> =
-                    (0..=held.bench.random.below(3)).map(|_| held.bench.cost(limit).max(1)).collect();
+                let costs: Vec<u64> =
+                    (0..=held.bench.random.below(3)).map(|_| held.bench.cost(limit.into()).max(1)).collect();
                 let told = held.take(&costs);
                 for (name, cost) in told.into_iter().zip(costs) {
                     let Some(name) = name else {
-                        assert!(model.used(now, hold) + u64::from(cost) > limit.into(), "turn {turn}");
+                        assert!(model.used(now, hold) + cost > limit.into(), "turn {turn}");
                         continue;
                     };
                     model.expire(now, hold);
-                    assert!(model.used(now, hold) + u64::from(cost) <= limit.into(), "turn {turn}");
+                    assert!(model.used(now, hold) + cost <= limit.into(), "turn {turn}");
                     assert_eq!(name, model.moment(now), "turn {turn}");
-                    model.holders.push((name, name, cost.into()));
+                    model.holders.push((name, name, cost));
                     names.push(name);
                     taken += 1;
                 }

@@ -8,15 +8,15 @@ use super::*;
 
 const TTL: u64 = 60_000_000;
 /// The estimate of each limit of units, and what other callers take first.
-const HELD: u32 = 30;
-const MORE: u32 = 5;
-const OTHERS: u32 = 20;
-const LIMIT: u32 = 100;
+const HELD: u64 = 30;
+const MORE: u64 = 5;
+const OTHERS: u64 = 20;
+const LIMIT: u64 = 100;
 
 /// What a server does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    Settle(u32),
+    Settle(u64),
     Extend,
     /// A server ends the reservation, because it was due.
     Expire,
@@ -43,8 +43,8 @@ enum Status {
 struct Expected {
     status: Status,
     due: u64,
-    held: u32,
-    counts: [u32; 3],
+    held: u64,
+    counts: [u64; 3],
 }
 
 struct Lives {
@@ -81,7 +81,7 @@ impl Lives {
     }
 
     /// Takes a permit and this many units of each limit by `reserve.lua`. Returns the word in the reply, or whether all were admitted.
-    fn take_for(&mut self, text: &[u8], cost: u32, permits: u32) -> Result<bool, String> {
+    fn take_for(&mut self, text: &[u8], cost: u64, permits: u64) -> Result<bool, String> {
         let costs = [cost, cost, permits];
         let mut keys: Vec<_> = (0..3).map(|at| self.key(at)).collect();
         keys.extend([format!("r:{}", self.life).into_bytes(), b"open".to_vec()]);
@@ -106,7 +106,7 @@ impl Lives {
     }
 
     /// Corrects the limits by `correct.lua`; an expiry only those that release. Returns whether it did.
-    fn correct(&mut self, actual: u32, expires: bool) -> bool {
+    fn correct(&mut self, actual: u64, expires: bool) -> bool {
         let first = usize::from(expires);
         let mut keys: Vec<_> = (first..3).map(|at| self.key(at)).collect();
         keys.extend((first..3).map(|at| format!("reset:{at}").into_bytes()));
@@ -119,7 +119,7 @@ impl Lives {
     }
 
     /// The units in use of a limit, after a caller has asked for `cost`.
-    fn used_after(&mut self, at: usize, cost: u32) -> u32 {
+    fn used_after(&mut self, at: usize, cost: u64) -> u64 {
         let plan = self.plans[at].clone();
         let script = Arc::clone(self.bench.scripts.batch(plan.kind()));
         let mut asked = Batch { keys: vec![self.key(at)], costs: vec![cost], counts: vec![1] };
@@ -131,7 +131,7 @@ impl Lives {
         let Before::Value(before) = &found[0] else { panic!("{found:?}") };
         let mut used = 0;
         let told = plan.decisions(before.as_deref(), now, &[0], |_, decision, _| {
-            used = u32::try_from(decision.limit() - decision.remaining()).unwrap_or(u32::MAX);
+            used = decision.limit() - decision.remaining();
         });
         told.expect("the value is a state");
         used

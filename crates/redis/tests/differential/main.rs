@@ -113,17 +113,15 @@ impl Bench {
         tidegate_redis::internals::TEST_TIME.set(Some(now));
     }
 
-    fn cost(&mut self, limit: u32) -> u32 {
-        let limit = u64::from(limit);
-        let cost = match self.random.below(12) {
+    fn cost(&mut self, limit: u64) -> u64 {
+        match self.random.below(12) {
             0 => 0,
             1 => limit,
             2 => limit + 1 + self.random.below(5),
             3..=5 => self.random.below(limit / 2 + 2),
             6 => self.random.below(limit * 2),
             _ => 1 + self.random.below(limit / 8 + 1),
-        };
-        u32::try_from(cost).unwrap_or(u32::MAX)
+        }
     }
 }
 
@@ -165,7 +163,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             assert_eq!(now, Nanos::from_micros(bench.now));
             let mut costs = batch.costs.iter();
             for ((key, before), &count) in batch.keys.iter().zip(found).zip(&batch.counts) {
-                let costs: Vec<u32> = costs.by_ref().take(count as usize).copied().collect();
+                let costs: Vec<u64> = costs.by_ref().take(count as usize).copied().collect();
                 let Before::Value(before) = before else {
                     panic!("{policy:?}: {key:?} is wrong: {before:?}")
                 };
@@ -186,7 +184,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
 }
 
 /// The algorithm's decision, with the state unchanged by denials. `last` is the newest moment of an admission for the key.
-fn step(policy: &Policy, state: &mut [u64], last: &mut Nanos, now: Nanos, cost: u32) -> Decision {
+fn step(policy: &Policy, state: &mut [u64], last: &mut Nanos, now: Nanos, cost: u64) -> Decision {
     let decision = policy.check(state, now, cost);
     if cost > 0 && decision.is_allowed() {
         policy.record(state, moment(policy, last, now), cost);
@@ -196,7 +194,7 @@ fn step(policy: &Policy, state: &mut [u64], last: &mut Nanos, now: Nanos, cost: 
 
 /// Whether two decisions are the same. A bucket in `tidegate-core` that owes more than it holds may count a nanosecond more for each
 /// charge, and a log may wait longer for a cost of 0.
-fn same(policy: &Policy, cost: u32, store: &Decision, core: &Decision) -> bool {
+fn same(policy: &Policy, cost: u64, store: &Decision, core: &Decision) -> bool {
     let near = |a: Duration, b: Duration| a.abs_diff(b) < Duration::from_micros(1);
     match policy.name() {
         "sliding-log" if cost == 0 && core.is_denied() => true,
@@ -251,6 +249,9 @@ fn the_fixed_window_script_decides_as_the_algorithm_does() {
             of("100/1m").first_hit().into(),
             of("1/7us").into(),
             of("4294967295/366d").into(),
+            of("4294967296/1h").into(),
+            of("10_000_000_000/30d").first_hit().into(),
+            of("9007199254740991/366d").into(),
             of("0/1s").into(),
             of("3/333333us").first_hit().into(),
         ],
@@ -269,6 +270,7 @@ fn calendars() -> Vec<Policy> {
         "fixed-window:calendar 70/week",
         "fixed-window:starts=31:time-zone=America/Sao_Paulo 100/month",
         "fixed-window 4294967295/year",
+        "fixed-window 10_000_000_000/month",
     ]
     .map(calendar)
     .into()
@@ -399,7 +401,7 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
         bench.move_time(300_000);
         let first = bench.random.below(9) as usize;
         let count = 1 + bench.random.below(5) as usize;
-        let wanted: Vec<(usize, u64, u32)> = (first..first + count)
+        let wanted: Vec<(usize, u64, u64)> = (first..first + count)
             .map(|at| (at % plans.len(), bench.random.below(2), bench.cost(8)))
             .collect();
         let keys: Vec<Vec<u8>> =

@@ -71,6 +71,8 @@ fn the_fixed_window_script_gives_back_as_the_algorithm_does() {
             of("5/1s").into(),
             of("100/1m").first_hit().into(),
             of("4294967295/366d").into(),
+            of("10_000_000_000/30d").first_hit().into(),
+            of("9007199254740991/366d").into(),
             of("3/333333us").first_hit().into(),
         ],
         21,

@@ -48,7 +48,7 @@ impl Model {
         id: usize,
         text: &[u8],
         ttl: u64,
-        asked: &[(usize, u64, u32, bool)],
+        asked: &[(usize, u64, u64, bool)],
     ) -> redis::Value {
         let mut keys: Vec<_> = asked.iter().map(|&(at, of, ..)| key(at, of)).collect();
         keys.extend([format!("r:{id}").into_bytes(), b"open".to_vec()]);
@@ -63,7 +63,7 @@ impl Model {
     fn hold_to_decisions(
         &mut self,
         reply: redis::Value,
-        asked: &[(usize, u64, u32, bool)],
+        asked: &[(usize, u64, u64, bool)],
     ) -> Option<Vec<Estimate>> {
         let (now, found) = call::parse(reply, asked.len()).expect("the reply is well formed");
         let mut fits = Vec::new();
@@ -82,7 +82,7 @@ impl Model {
         }
         let admitted = asked.iter().zip(&fits).all(|(part, fits)| *fits || part.3);
         admitted.then(|| {
-            let taken = |(&(at, of, cost, _), fits): (&(usize, u64, u32, bool), bool)| {
+            let taken = |(&(at, of, cost, _), fits): (&(usize, u64, u64, bool), bool)| {
                 let cost = if fits { cost } else { 0 };
                 let policy = self.policies[at];
                 if cost > 0 {
@@ -94,7 +94,7 @@ impl Model {
         })
     }
 
-    fn settle(&mut self, id: usize, actual: &[u32], expires: bool) -> redis::Value {
+    fn settle(&mut self, id: usize, actual: &[u64], expires: bool) -> redis::Value {
         let known = &self.known[id];
         let mut keys: Vec<_> = known.parts.iter().map(|(at, of, _)| key(*at, *of)).collect();
         keys.extend((0..known.parts.len()).map(|at| format!("reset:{at}").into_bytes()));
@@ -106,7 +106,7 @@ impl Model {
     }
 
     /// Corrects the model's states.
-    fn correct(&mut self, id: usize, actual: &[u32]) {
+    fn correct(&mut self, id: usize, actual: &[u64]) {
         let now = self.now();
         let parts: Vec<_> = self.known[id]
             .parts
@@ -205,14 +205,14 @@ impl Model {
                     }
                 }
                 5 | 6 if !self.known.is_empty() => {
-                    let costs: Vec<u32> = self.known[recent].parts.iter().map(|part| part.2.cost()).collect();
-                    let actual: Vec<u32> = costs
+                    let costs: Vec<u64> = self.known[recent].parts.iter().map(|part| part.2.cost()).collect();
+                    let actual: Vec<u64> = costs
                         .iter()
                         .map(|&cost| match self.bench.random.below(4) {
                             0 => 0,
-                            1 => self.bench.random.below(u64::from(cost) + 1) as u32,
+                            1 => self.bench.random.below(cost + 1),
                             2 => cost,
-                            _ => cost + self.bench.random.below(30) as u32,
+                            _ => cost + self.bench.random.below(30),
                         })
                         .collect();
                     let reply = self.settle(recent, &actual, false);

@@ -44,7 +44,7 @@ fn shared(policy: &str, mode: &str) -> Option<(Terms, Plan)> {
 
 impl Bench {
     /// One decision on a key as the store has it, and the time that it names a holder by.
-    fn decide(&mut self, plan: &Plan, key: &[u8], cost: u32) -> (Decision, Nanos) {
+    fn decide(&mut self, plan: &Plan, key: &[u8], cost: u64) -> (Decision, Nanos) {
         let batch = Batch { keys: vec![key.to_vec()], costs: vec![cost], counts: vec![1] };
         let script = std::sync::Arc::clone(self.scripts.batch(plan.kind()));
         let told = self.call(&script, &batch.keys, &batch.arguments(plan));
@@ -52,7 +52,7 @@ impl Bench {
     }
 
     /// Units come back, and with them the state.
-    fn refund(&mut self, plan: &Plan, key: &[u8], cost: u32) -> Decision {
+    fn refund(&mut self, plan: &Plan, key: &[u8], cost: u64) -> Decision {
         let script = std::sync::Arc::clone(self.scripts.refund(plan.kind()));
         let told = self.call(&script, &[key.to_vec()], &call::refund_arguments(plan, cost));
         only(plan, told, 0).0
@@ -66,8 +66,8 @@ impl Bench {
     }
 
     /// A node's call, which takes units ahead or reports what it spent.
-    fn lease(&mut self, terms: &Terms, plan: &Plan, key: &[u8], cost: u32) {
-        let spent = if terms.mode() == Mode::Reported { cost } else { 0 };
+    fn lease(&mut self, terms: &Terms, plan: &Plan, key: &[u8], cost: u64) {
+        let spent = if terms.mode() == Mode::Reported { u32::try_from(cost).unwrap_or(u32::MAX) } else { 0 };
         let request = Request { cost, ahead: 4, back: None, spent, sent: Nanos::ZERO };
         let script = self.scripts.lease(plan.kind()).expect("it can be leased").clone();
         let counts = std::iter::once(1);
@@ -84,7 +84,7 @@ impl Bench {
     }
 }
 
-fn only(plan: &Plan, (now, found): (Nanos, Vec<Before>), cost: u32) -> (Decision, Nanos) {
+fn only(plan: &Plan, (now, found): (Nanos, Vec<Before>), cost: u64) -> (Decision, Nanos) {
     let [Before::Value(before)] = &found[..] else { panic!("{plan:?} finds no value of its own: {found:?}") };
     let mut told = None;
     plan.decisions(before.as_deref(), now, &[cost], |_, decision, name| told = Some((decision, name)))
@@ -168,7 +168,7 @@ fn values_of_version_0_1_are_read_as_they_were_meant() {
         } else if terms.mode() != Mode::Exact {
             // A node goes on from it as well.
             bench.lease(&terms, &plan, &again, 1);
-            assert!(bench.decide(&plan, &again, 0).0.remaining() < plan.policy().limit().into(), "{policy}");
+            assert!(bench.decide(&plan, &again, 0).0.remaining() < plan.policy().limit(), "{policy}");
         }
         read.push(format!("{policy} {mode}"));
     }

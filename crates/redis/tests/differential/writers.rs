@@ -36,7 +36,7 @@ impl Bench {
                 decided(plan, value(&found), now, &[cost], &mut known.state);
             }
             _ => {
-                let costs: Vec<u32> = (0..=self.random.below(3)).map(|_| self.cost(policy.limit())).collect();
+                let costs: Vec<u64> = (0..=self.random.below(3)).map(|_| self.cost(policy.limit())).collect();
                 let counts = vec![costs.len() as u32];
                 let batch = Batch { keys: keys.to_vec(), costs, counts };
                 let script = std::sync::Arc::clone(self.scripts.batch(plan.kind()));
@@ -77,7 +77,7 @@ fn value(found: &[Before]) -> Option<&[u8]> {
     }
 }
 
-fn decided(plan: &Plan, before: Option<&[u8]>, now: Nanos, costs: &[u32], state: &mut [u64]) {
+fn decided(plan: &Plan, before: Option<&[u8]>, now: Nanos, costs: &[u64], state: &mut [u64]) {
     plan.decisions(before, now, costs, |at, decision, _| {
         let expected = step(plan.policy(), state, &mut Nanos::default(), now, costs[at]);
         assert_eq!(decision, expected, "{:?}, {now:?}, {costs:?}, {before:?}", plan.policy());

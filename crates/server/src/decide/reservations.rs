@@ -18,7 +18,7 @@ use std::{
 
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
-use tidegate_core::Nanos;
+use tidegate_core::{MAX_LIMIT, Nanos};
 use tidegate_limiter::{Estimate, Estimates};
 use tidegate_redis::StoreError;
 
@@ -81,8 +81,8 @@ pub enum ReservationError {
         /// The number of limits.
         parts: usize,
     },
-    /// The sum of the estimates exceeds 32 bits.
-    #[error("the sum of the estimates exceeds {}: settle the reservation and make another one", u32::MAX)]
+    /// The sum of the estimates exceeds 2⁵³ − 1.
+    #[error("the sum of the estimates exceeds {MAX_LIMIT}: settle the reservation and make another one")]
     TooLarge,
     /// The server has no room for another one.
     #[error("the server keeps {most} reservations already: settle some, or raise --max-reservations")]
@@ -231,7 +231,11 @@ impl Reservations {
         if found.status != Status::Open || now >= found.due {
             return Err(ReservationError::Ended);
         }
-        if found.parts.iter().zip(more).any(|(part, more)| part.taken.cost().checked_add(more.cost).is_none())
+        if found
+            .parts
+            .iter()
+            .zip(more)
+            .any(|(part, more)| part.taken.cost().saturating_add(more.cost) > MAX_LIMIT)
         {
             return Err(ReservationError::TooLarge);
         }
@@ -351,7 +355,7 @@ struct Written {
     key: Vec<u8>,
     is_released: bool,
     /// Costs, the times when they were taken, and where they count.
-    taken: Vec<(u32, u64, u64)>,
+    taken: Vec<(u64, u64, u64)>,
 }
 
 impl Written {

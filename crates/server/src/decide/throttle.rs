@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decision, Nanos, Policy, Standing, algorithm::TokenBucket, write_duration};
+use tidegate_core::{Decision, MAX_LIMIT, Nanos, Policy, Standing, algorithm::TokenBucket, write_duration};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
 use crate::{
@@ -109,11 +109,12 @@ impl ThrottleQuota {
             return Err(ThrottleError::ZeroRate);
         }
         let interval = Nanos::new(u64::try_from(interval).unwrap_or(u64::MAX));
-        let burst = u32::try_from(self.max_burst).ok().and_then(|burst| burst.checked_add(1));
+        let burst =
+            u64::try_from(self.max_burst).ok().map(|burst| burst + 1).filter(|burst| *burst <= MAX_LIMIT);
         let burst = burst.ok_or(ThrottleError::TooLarge)?;
         let bucket = TokenBucket::from_interval(interval, burst).map_err(|_| ThrottleError::TooSlow)?;
         // This cannot overflow; the bucket would have been refused.
-        Ok((bucket.into(), interval.get() * u64::from(burst)))
+        Ok((bucket.into(), interval.get() * burst))
     }
 }
 
@@ -121,7 +122,7 @@ impl ThrottleQuota {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThrottleAsk {
     pub policy: Policy,
-    pub quantity: u32,
+    pub quantity: u64,
     /// The bucket's refill time in nanoseconds.
     fills_in: u64,
 }
@@ -133,11 +134,10 @@ impl ThrottleQuota {
     /// When the numbers are invalid: see [`ThrottleError`].
     pub(crate) fn ask(self, quantity: i64) -> Result<ThrottleAsk, ThrottleError> {
         let (policy, fills_in) = self.bucket()?;
-        let quantity = match u32::try_from(quantity) {
-            Ok(u32::MAX) => return Err(ThrottleError::TooLarge),
-            Ok(quantity) => quantity,
-            Err(_) if quantity < 0 => return Err(ThrottleError::Negative),
-            Err(_) => return Err(ThrottleError::TooLarge),
+        let quantity = match u64::try_from(quantity) {
+            Ok(quantity @ 0..=MAX_LIMIT) => quantity,
+            Ok(_) => return Err(ThrottleError::TooLarge),
+            Err(_) => return Err(ThrottleError::Negative),
         };
         Ok(ThrottleAsk { policy, quantity, fills_in })
     }
@@ -243,7 +243,7 @@ impl Throttle {
         let owes = decision.reset_after_nanos();
         if decision.is_allowed() && owes > ask.fills_in {
             return Decision::deny(
-                Standing { limit: decision.limit() as u32, room: 0, unit: 1, reset_after: owes },
+                Standing { limit: decision.limit(), room: 0, unit: 1, reset_after: owes },
                 owes - ask.fills_in,
             );
         }

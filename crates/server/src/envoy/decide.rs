@@ -113,13 +113,13 @@ struct Found {
     rule: Option<usize>,
     limit: Arc<Limit>,
     key: Vec<u8>,
-    cost: u32,
+    cost: u64,
     act: Act,
     /// Whether it counts requests that are denied, too.
     charge: Charge,
     /// Whether its rule, or all rules, are in quota mode.
     quota: bool,
-    requests_per_unit: u32,
+    requests_per_unit: u64,
     unit: Unit,
     /// The limit's decision.
     decision: Option<Decision>,
@@ -245,7 +245,7 @@ impl DescriptorService {
                         act,
                         charge: self.charge(None),
                         quota: self.modes.quota,
-                        requests_per_unit: wanted.requests_per_unit,
+                        requests_per_unit: wanted.requests_per_unit.into(),
                         unit: wanted.unit,
                         decision: None,
                     });
@@ -362,7 +362,7 @@ impl DescriptorService {
                     {
                         let spec = found.limit.spec();
                         let per = headers::Per::Window(found.unit.span());
-                        headers::write_policy(&mut policies, &spec.name, found.requests_per_unit.into(), per);
+                        headers::write_policy(&mut policies, &spec.name, found.requests_per_unit, per);
                         headers::write_state(&mut states, &spec.name, decision);
                     }
                     found.status(descriptors, is_uncharged, now)
@@ -378,7 +378,7 @@ impl DescriptorService {
             && let Some((limit, status)) = strictest(&statuses)
         {
             let reset = status.reset_after.unwrap_or_default();
-            let numbers = [u64::from(limit.requests_per_unit), u64::from(status.remaining), reset];
+            let numbers = [limit.requests_per_unit, u64::from(status.remaining), reset];
             let names = names.iter().map(|name| Cow::Owned(name.as_str().to_owned()));
             headers.extend(names.zip(numbers.map(|number| number.to_string())));
         }
@@ -451,7 +451,7 @@ impl Found {
             return if self.act == Act::Take { 0 } else { decision.remaining() };
         }
         let uncharged = if is_uncharged && self.act == Act::Take && self.charge == Charge::Admitted {
-            u64::from(self.cost)
+            self.cost
         } else {
             0
         };
@@ -504,8 +504,8 @@ impl Found {
         descriptors.counts(rule).add(
             detailed,
             Fate {
-                hits: self.cost.into(),
-                decided: if is_uncharged && !is_denied { 0 } else { self.cost.into() },
+                hits: self.cost,
+                decided: if is_uncharged && !is_denied { 0 } else { self.cost },
                 is_denied,
                 is_shadow: self.limit.spec().shadow,
                 is_blocked: is_denied
@@ -530,11 +530,9 @@ fn part(limit: u64, part: f32) -> u64 {
     (limit as f32 * part).floor() as u64
 }
 
-/// The hits of a descriptor, at most `u32::MAX`: no limit is larger, so more hits are decided alike, unless a limit of `u32::MAX`
-/// is unused.
-fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> u32 {
-    let hits = descriptor.hits.unwrap_or_else(|| question.hits.max(1));
-    u32::try_from(hits).unwrap_or(u32::MAX)
+/// The hits of a descriptor.
+fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> u64 {
+    descriptor.hits.unwrap_or_else(|| question.hits.max(1))
 }
 
 /// The descriptor that tells a client most: the last one that denies, or else the first of those with the least remaining.

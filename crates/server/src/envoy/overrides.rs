@@ -83,7 +83,7 @@ impl Kept {
         now: Nanos,
     ) -> Result<Arc<Limit>, Unanswered> {
         let algorithm = AlgorithmSpec::named("fixed-window").expect("the registry has it");
-        let policy = PolicySpec::new(algorithm, wanted.requests_per_unit, Some(wanted.unit.span()));
+        let policy = PolicySpec::new(algorithm, wanted.requests_per_unit.into(), Some(wanted.unit.span()));
         if let Some(table) = self.tables.get(name) {
             let limit =
                 table.with_numbers(policy).map_err(|error| Unanswered::Override(error.to_string()))?;

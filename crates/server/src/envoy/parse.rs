@@ -266,7 +266,7 @@ impl Reader<'_> {
         }
         // As in envoyproxy/ratelimit: without a number, nothing is admitted.
         let requests = match fields.get("requests_per_unit") {
-            Some(_) => fields.number("requests_per_unit", 0)?,
+            Some(_) => fields.units("requests_per_unit", 0)?,
             None => 0,
         };
         let algorithm = match fields.get("algorithm") {

@@ -63,7 +63,7 @@ pub struct Current {
     /// The rule's name, which is often empty.
     pub name: String,
     /// The number of requests.
-    pub requests_per_unit: u32,
+    pub requests_per_unit: u64,
     /// The unit of time.
     pub unit: Unit,
 }

@@ -143,7 +143,7 @@ pub struct Rule {
     /// The unit for answers; `None` if everything is admitted.
     pub unit: Option<Unit>,
     /// The number for answers.
-    pub requests_per_unit: u32,
+    pub requests_per_unit: u64,
     /// Its name for other rules and in answers; may be empty.
     pub name: String,
     /// The names of rules that are ignored if this one applies.

@@ -8,8 +8,8 @@ use tidegate_limiter::KeyedLimiter;
 use crate::observe::once_a_minute::OnceAMinute;
 
 /// How many wrong credentials an address may give at once, and in each minute after that.
-const BURST: u32 = 20;
-const PER_MINUTE: u32 = 10;
+const BURST: u64 = 20;
+const PER_MINUTE: u64 = 10;
 /// How many addresses are remembered.
 const ADDRESSES: usize = 10_000;
 

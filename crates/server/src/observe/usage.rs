@@ -55,7 +55,7 @@ pub(crate) struct Use {
 
 impl Use {
     fn add(&mut self, more: Self) {
-        self.used += more.used;
+        self.used = self.used.saturating_add(more.used);
         self.requests += more.requests;
         self.denied += more.denied;
     }

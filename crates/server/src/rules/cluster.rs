@@ -171,7 +171,7 @@ fn policy(rule: &ClusterRule, count: f64) -> PolicySpec {
     let mut algorithm = AlgorithmSpec::named("sliding-window").expect("the registry has it");
     algorithm.set("slots", Some(&rule.slots.to_string())).expect("the registry has the option");
     algorithm.set("mode", Some("balanced")).expect("the registry has the option");
-    PolicySpec::new(algorithm, rule.units(count), Some(rule.window))
+    PolicySpec::new(algorithm, rule.units(count).into(), Some(rule.window))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub(crate) fn read(fields: &Fields<'_>, spec: &mut PolicySpec) {
         // `fields` reports problems in the file's terms. Valid text is then also valid for the algorithm.
         let is_right = match known.wants {
             Wants::Flag | Wants::Switch => fields.flag(known.name).is_some(),
-            Wants::Count { least } => fields.number(known.name, least).is_some(),
+            Wants::Count { least } => fields.units(known.name, least).is_some(),
             Wants::Span => fields.duration(known.name).is_some(),
             Wants::Zone => true,
             Wants::OneOf(words) => {

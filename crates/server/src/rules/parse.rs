@@ -6,7 +6,7 @@ use std::{
 };
 
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
-use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota};
+use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota, parse_units};
 
 use super::{Keeping, LimitSpec, OnExpiry, PolicySpec, Rules, SharingSpec, options, sharing, traffic};
 use tidegate_flow::sources::yaml::{GATE, SECTIONS, read as read_gate};
@@ -285,7 +285,7 @@ fn read_quota(
     fields: &Fields<'_>,
     node: &Node,
     algorithm: AlgorithmSpec,
-) -> Option<(u32, Option<std::time::Duration>)> {
+) -> Option<(u64, Option<std::time::Duration>)> {
     let text = node.text().unwrap_or_default();
     let complaint =
         |why: &dyn fmt::Display| Problem::at(node.line, format!("`limit` is {}: {why}", node.describe()));
@@ -298,7 +298,7 @@ fn read_quota(
             Err(e) => complaint(&e),
         }
     } else {
-        if let Ok(permits) = text.parse() {
+        if let Some(permits) = parse_units(text) {
             return Some((permits, None));
         }
         complaint(&"concurrency counts permits, not requests in a window")

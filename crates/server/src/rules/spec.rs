@@ -94,14 +94,14 @@ pub struct PolicySpec {
     /// Which algorithm, with its options.
     pub algorithm: AlgorithmSpec,
     /// `N` of `N/duration`, or the permits of `concurrency`.
-    pub limit: u32,
+    pub limit: u64,
     /// The duration; `None` for `concurrency`.
     pub window: Option<Duration>,
 }
 
 impl PolicySpec {
     /// An algorithm with a limit.
-    pub const fn new(algorithm: AlgorithmSpec, limit: u32, window: Option<Duration>) -> Self {
+    pub const fn new(algorithm: AlgorithmSpec, limit: u64, window: Option<Duration>) -> Self {
         Self { algorithm, limit, window }
     }
 

@@ -77,7 +77,7 @@ pub fn panels() -> Vec<Panel> {
 
 impl Panel {
     fn new(spec: &'static str, caption: fn(&Self) -> String) -> Self {
-        let quota = Quota::per_second(LIMIT as u32);
+        let quota = Quota::per_second(LIMIT as u64);
         let policy: Policy = spec
             .parse::<AlgorithmSpec>()
             .map(|spec| spec.policy(quota).expect("the quota suits the algorithm"))

@@ -500,7 +500,7 @@ impl<'a> Reading<'a> {
                 Ok(()) => {
                     let is_taken = match charge {
                         Some((end, cost)) => {
-                            target.trace.push_charged(&self.key, time, end, cost.unwrap_or(0))
+                            target.trace.push_charged(&self.key, time, end, cost.unwrap_or(0).into())
                         }
                         None => target.trace.push(&self.key, time, 1),
                     };

@@ -48,7 +48,7 @@ impl Estimate {
 /// The true count is the number of requests so far minus the number of those older than a window. The latter come from a
 /// second run through the same times, so no window of them needs to be stored.
 #[derive(Debug)]
-pub(super) struct Estimator<I: Iterator<Item = (u64, u32)>> {
+pub(super) struct Estimator<I: Iterator<Item = (u64, u64)>> {
     limit: u64,
     window: u64,
     leaving: Peekable<I>,
@@ -60,11 +60,11 @@ pub(super) struct Estimator<I: Iterator<Item = (u64, u32)>> {
     seen: Estimate,
 }
 
-impl<I: Iterator<Item = (u64, u32)>> Estimator<I> {
+impl<I: Iterator<Item = (u64, u64)>> Estimator<I> {
     /// `leaving` is a second iterator over the key's times and costs, from their beginning.
-    pub fn new(limit: u32, window: u64, leaving: I) -> Self {
+    pub fn new(limit: u64, window: u64, leaving: I) -> Self {
         Self {
-            limit: limit.into(),
+            limit,
             window,
             leaving: leaving.peekable(),
             true_count: 0,
@@ -77,10 +77,9 @@ impl<I: Iterator<Item = (u64, u32)>> Estimator<I> {
     }
 
     #[inline]
-    pub fn request(&mut self, now: u64, cost: u32) {
-        let cost = u64::from(cost);
+    pub fn request(&mut self, now: u64, cost: u64) {
         while let Some((_, gone)) = self.leaving.next_if(|&(old, _)| now - old >= self.window) {
-            self.true_count -= u64::from(gone);
+            self.true_count -= gone;
         }
         self.true_count += cost;
         if now - self.start >= self.window {
@@ -118,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
     use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 
-    fn run(limit: u32, window: u64, times: &[u64]) -> Estimate {
+    fn run(limit: u64, window: u64, times: &[u64]) -> Estimate {
         let mut estimator = Estimator::new(limit, window, times.iter().map(|&time| (time, 1)));
         for &now in times {
             estimator.request(now, 1);
@@ -151,11 +150,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_estimate_is_the_sliding_counters(gaps in proptest::collection::vec(0..30_u64, 1..80), limit in 1..20_u32) {
+        fn the_estimate_is_the_sliding_counters(gaps in proptest::collection::vec(0..30_u64, 1..80), limit in 1..20_u64) {
             let mut now = 0;
             let times: Vec<u64> = gaps.iter().map(|gap| { now += gap; now }).collect();
             // A counter that never denies counts all that comes, as the estimate does.
-            let quota = Quota::new(u32::MAX, std::time::Duration::from_nanos(20)).unwrap();
+            let quota = Quota::new(u32::MAX.into(), std::time::Duration::from_nanos(20)).unwrap();
             let counter = Policy::sliding_counter(quota);
             let mut state = vec![0; counter.words()];
             let mut wrong = 0;

@@ -33,8 +33,7 @@ impl RecentTimes {
 
     /// Adds a cost at `now`, after [`count`](Self::count) has been asked for it.
     #[inline]
-    pub fn push(&mut self, now: u64, cost: u32) {
-        let cost = u64::from(cost);
+    pub fn push(&mut self, now: u64, cost: u64) {
         self.sum += cost;
         match self.times.back_mut() {
             Some((time, sum)) if *time == now => *sum += cost,
@@ -58,12 +57,12 @@ pub(super) struct ExactLog {
 }
 
 impl ExactLog {
-    pub fn new(limit: u32, window: u64) -> Self {
-        Self { limit: limit.into(), admitted: RecentTimes::new(window), owed: Owed::default() }
+    pub fn new(limit: u64, window: u64) -> Self {
+        Self { limit, admitted: RecentTimes::new(window), owed: Owed::default() }
     }
 
     /// Admits a request at `now`, whose cost is charged at `end`, unless more than the limit is charged.
-    pub fn admits_and_charges(&mut self, now: u64, end: u64, cost: u32) -> bool {
+    pub fn admits_and_charges(&mut self, now: u64, end: u64, cost: u64) -> bool {
         let Self { limit, admitted, owed } = self;
         owed.due(now, |time, cost| {
             admitted.count(time);
@@ -77,8 +76,8 @@ impl ExactLog {
     }
 
     #[inline]
-    pub fn admits(&mut self, now: u64, cost: u32) -> bool {
-        let fits = self.admitted.count(now) + u64::from(cost) <= self.limit;
+    pub fn admits(&mut self, now: u64, cost: u64) -> bool {
+        let fits = self.admitted.count(now) + cost <= self.limit;
         if fits {
             self.admitted.push(now, cost);
         }

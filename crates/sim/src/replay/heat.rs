@@ -43,7 +43,7 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
         let mut parts = vec![(0, 0); HeatMap::STEPS];
         let (mut sum, mut ends, mut owed) = (0, workload.ends(key.key), Owed::default());
         for (time, cost) in workload.costs(key.key) {
-            sum += u64::from(cost);
+            sum += cost;
             owed.due(time, |time, cost| state.charge(time, cost));
             let end = ends.next();
             let is_denied = state.decide(time, if end.is_some() { 0 } else { cost }).is_denied();

@@ -19,11 +19,11 @@ impl KeyState {
     }
 
     #[inline]
-    pub fn decide(&mut self, time: u64, cost: u32) -> Decision {
+    pub fn decide(&mut self, time: u64, cost: u64) -> Decision {
         self.policy.decide(&mut self.words, Nanos::new(time), cost)
     }
 
-    pub fn charge(&mut self, time: u64, cost: u32) {
+    pub fn charge(&mut self, time: u64, cost: u64) {
         self.policy.charge(&mut self.words, Nanos::new(time), cost);
     }
 
@@ -49,17 +49,17 @@ impl KeyState {
 
 /// The costs of admitted requests that are not charged yet.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Owed(BinaryHeap<Reverse<(u64, u32)>>);
+pub(crate) struct Owed(BinaryHeap<Reverse<(u64, u64)>>);
 
 impl Owed {
     /// Adds a cost that is charged at a time.
-    pub fn push(&mut self, time: u64, cost: u32) {
+    pub fn push(&mut self, time: u64, cost: u64) {
         self.0.push(Reverse((time, cost)));
     }
 
     /// Passes on what is charged until `now`, in order of time.
     #[inline]
-    pub fn due(&mut self, now: u64, mut charge: impl FnMut(u64, u32)) {
+    pub fn due(&mut self, now: u64, mut charge: impl FnMut(u64, u64)) {
         while let Some(&Reverse((time, cost))) = self.0.peek()
             && time <= now
         {

@@ -171,7 +171,7 @@ impl<'a, W: Workload> Worker<'a, W> {
                 break;
             }
             count += self.stretch.requests.len() as u64;
-            cost += self.stretch.requests.iter().map(|&(_, cost)| u64::from(cost)).sum::<u64>();
+            cost += self.stretch.requests.iter().map(|&(_, cost)| cost).sum::<u64>();
             self.find_steps();
             for (track, estimator) in self.tracks.iter_mut().zip(&mut estimators) {
                 if let Some(estimator) = estimator {

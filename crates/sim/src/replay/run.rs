@@ -11,7 +11,7 @@ use super::{
 #[derive(Debug, Default)]
 pub(crate) struct Stretch {
     /// The times and costs.
-    pub requests: Vec<(u64, u32)>,
+    pub requests: Vec<(u64, u64)>,
     /// When each is charged; empty if costs are known before.
     pub ends: Vec<u64>,
     /// The step of the timeline that contains each request.
@@ -97,8 +97,8 @@ impl CandidateRun {
 
 /// Counts units that were taken or charged in the worst window.
 #[inline]
-fn count(admitted: &mut RecentTimes, row: &mut Row, time: u64, cost: u32) {
-    let in_window = admitted.count(time) + u64::from(cost);
+fn count(admitted: &mut RecentTimes, row: &mut Row, time: u64, cost: u64) {
+    let in_window = admitted.count(time) + cost;
     admitted.push(time, cost);
     row.worst_window = row.worst_window.max(in_window);
 }

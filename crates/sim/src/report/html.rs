@@ -129,7 +129,7 @@ fn write_suggested(out: &mut impl Write, report: &Report, all: &Findings) -> io:
         writeln!(
             out,
             "<tr{chosen}><td>{}</td>{}",
-            grouped(point.limit.into()),
+            grouped(point.limit),
             denials(point.denied, point.denied_keys)
         )?;
     }
@@ -149,7 +149,7 @@ fn write_comparison(out: &mut impl Write, report: &Report) -> io::Result<()> {
          <th>worst window</th></tr>"
     )?;
     for (trial, findings, row) in report.rows() {
-        let over = if row.worst_window > u64::from(findings.quota.limit()) { " class=\"over\"" } else { "" };
+        let over = if row.worst_window > findings.quota.limit() { " class=\"over\"" } else { "" };
         writeln!(
             out,
             "<tr><td>{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
@@ -207,11 +207,11 @@ fn write_bars(out: &mut impl Write, report: &Report) -> io::Result<()> {
         mark: None,
     });
     let worst = bars(&|findings, row| {
-        let limit = f64::from(findings.quota.limit().max(1));
-        let class = if row.worst_window > u64::from(findings.quota.limit()) { "denied" } else { "admitted" };
+        let limit = findings.quota.limit().max(1) as f64;
+        let class = if row.worst_window > findings.quota.limit() { "denied" } else { "admitted" };
         Bar {
             parts: vec![(class, row.worst_window as f64 / limit)],
-            text: format!("{} of {}", grouped(row.worst_window), grouped(findings.quota.limit().into())),
+            text: format!("{} of {}", grouped(row.worst_window), grouped(findings.quota.limit())),
             mark: Some(1.0),
         }
     });

@@ -154,7 +154,7 @@ impl Report {
                 )
             });
             let worst = findings.rows.iter().max_by_key(|row| row.worst_window);
-            if let Some(worst) = worst.filter(|row| row.worst_window > u64::from(findings.quota.limit())) {
+            if let Some(worst) = worst.filter(|row| row.worst_window > findings.quota.limit()) {
                 said.push(format!(
                     "{} lets up to {} {} of one key through in a window of {limit}.",
                     worst.algorithm,

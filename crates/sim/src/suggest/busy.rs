@@ -43,8 +43,8 @@ impl Meter {
     /// not know the algorithm.
     pub fn new(policy: &Policy, quota: Quota) -> Option<Self> {
         let window = quota.window_nanos();
-        let limit = u64::from(quota.limit());
-        let in_bucket = |units: u32| u128::from(units) * u128::from(window);
+        let limit = quota.limit();
+        let in_bucket = |units: u64| u128::from(units) * u128::from(window);
         let bucket = |room| Weight::Bucket { window, debt: 0, before: 0, room };
         let weight = match policy.parameters() {
             Parameters::FixedWindow { window, first_hit: false, .. } => Weight::Aligned { window, end: 0 },

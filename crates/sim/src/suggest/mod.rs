@@ -25,7 +25,7 @@ mod survey;
 
 use std::{fmt, num::NonZeroUsize, time::Duration};
 
-use tidegate_core::{Policy, PolicyError, Quota, QuotaError};
+use tidegate_core::{MAX_LIMIT, Policy, PolicyError, Quota, QuotaError};
 
 use crate::{algorithm::AlgorithmSpec, progress::Progress, replay::on_threads, workload::Workload};
 use fragments::Fragments;
@@ -111,7 +111,7 @@ pub fn suggest_all<W: Workload>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct CurvePoint {
     /// The limit.
-    pub limit: u32,
+    pub limit: u64,
     /// Requests that it denies.
     pub denied: u64,
     /// Keys that it denies at least once.
@@ -123,7 +123,7 @@ pub fn curve<W: Workload>(
     workload: &W,
     survey: &Survey,
     algorithm: &AlgorithmSpec,
-    mut limits: Vec<u32>,
+    mut limits: Vec<u64>,
     threads: NonZeroUsize,
     progress: &Progress,
 ) -> Vec<CurvePoint> {
@@ -161,7 +161,7 @@ struct Search<'a, W> {
 }
 
 impl<W: Workload> Search<'_, W> {
-    fn policy(&self, limit: u32) -> Result<(Policy, Quota), SuggestError> {
+    fn policy(&self, limit: u64) -> Result<(Policy, Quota), SuggestError> {
         let quota = Quota::new(limit, self.survey.window()).map_err(SuggestError::Window)?;
         Ok((self.algorithm.policy(quota).map_err(SuggestError::Algorithm)?, quota))
     }
@@ -169,7 +169,7 @@ impl<W: Workload> Search<'_, W> {
     /// The denials of a limit, and the requests that it leaves for higher limits; `left` is what a lower limit left.
     fn attempt(
         &self,
-        limit: u32,
+        limit: u64,
         left: Option<&Fragments>,
         allowance: Allowance,
     ) -> Result<(Denials, Option<Fragments>), SuggestError> {
@@ -216,14 +216,14 @@ impl<W: Workload> Search<'_, W> {
 }
 
 /// The largest limit that an algorithm accepts, given that it accepts 1 and every limit below an accepted one.
-fn largest(takes: impl Fn(u32) -> bool) -> u32 {
-    let (mut taken, mut above) = (1, u64::from(u32::MAX) + 1);
-    while above - u64::from(taken) > 1 {
-        let middle = taken + ((above - u64::from(taken)) / 2) as u32;
+fn largest(takes: impl Fn(u64) -> bool) -> u64 {
+    let (mut taken, mut above) = (1, MAX_LIMIT + 1);
+    while above - taken > 1 {
+        let middle = taken + (above - taken) / 2;
         if takes(middle) {
             taken = middle;
         } else {
-            above = middle.into();
+            above = middle;
         }
     }
     taken
@@ -249,6 +249,6 @@ pub enum SuggestError {
         /// The goal.
         goal: Goal,
         /// The highest limit that was tried.
-        highest: u32,
+        highest: u64,
     },
 }

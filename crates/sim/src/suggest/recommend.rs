@@ -1,6 +1,6 @@
 //! Recommends one of several suggested limits.
 
-use tidegate_core::{Algorithm, Quota};
+use tidegate_core::{Algorithm, MAX_LIMIT, Quota};
 
 use super::{CurvePoint, Suggestion};
 use crate::algorithm::AlgorithmSpec;
@@ -52,10 +52,9 @@ pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Reco
 }
 
 /// Limits around one, from half of it to four times, to see what a stricter and a more generous limit would deny.
-pub fn limits_around(limit: u32) -> Vec<u32> {
-    let part =
-        |eighths: u64| u32::try_from((u64::from(limit) * eighths).div_ceil(8)).unwrap_or(u32::MAX).max(1);
-    let mut limits: Vec<u32> = [4, 6, 7, 8, 9, 10, 12, 16, 24, 32].map(part).into();
+pub fn limits_around(limit: u64) -> Vec<u64> {
+    let part = |eighths: u64| (limit * eighths).div_ceil(8).clamp(1, MAX_LIMIT);
+    let mut limits: Vec<u64> = [4, 6, 7, 8, 9, 10, 12, 16, 24, 32].map(part).into();
     limits.dedup();
     limits
 }

@@ -59,9 +59,9 @@ impl Binning {
 
 /// The stretches in which this quota could deny, in order and apart; `None` if this module does not know the algorithm.
 pub(super) fn stretches(bins: &[Bin], policy: &Policy, quota: Quota) -> Option<Vec<Range<u64>>> {
-    let (window, limit) = (quota.window_nanos(), u64::from(quota.limit()));
+    let (window, limit) = (quota.window_nanos(), quota.limit());
     let length = window.div_ceil(BINS);
-    let in_bucket = |units: u32| u128::from(units) * u128::from(window);
+    let in_bucket = |units: u64| u128::from(units) * u128::from(window);
     match policy.parameters() {
         Parameters::FixedWindow { first_hit: false, .. } => Some(aligned(bins, window, length, limit)),
         Parameters::SlidingLog { lifetime, .. } => Some(sliding(bins, lifetime, length, limit)),

@@ -110,7 +110,7 @@ impl Survey {
     }
 
     /// The smallest limit with which a fixed window denies no more than allowed; 0 if that limit already does.
-    pub(super) fn fixed_window_limit(&self, allowance: Allowance) -> u32 {
+    pub(super) fn fixed_window_limit(&self, allowance: Allowance) -> u64 {
         let (mut low, mut high) = (0, self.busiest.keys().next_back().copied().unwrap_or(0));
         while low < high {
             let middle = low + (high - low) / 2;
@@ -126,6 +126,6 @@ impl Survey {
                 low = middle + 1;
             }
         }
-        u32::try_from(high).unwrap_or(u32::MAX)
+        high
     }
 }

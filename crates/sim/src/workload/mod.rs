@@ -41,7 +41,7 @@ pub trait Workload: Sync {
     ///
     /// # Panics
     /// If the workload has no such key.
-    fn costs(&self, key: u32) -> impl Iterator<Item = (u64, u32)> {
+    fn costs(&self, key: u32) -> impl Iterator<Item = (u64, u64)> {
         self.times(key).map(|time| (time, 1))
     }
 

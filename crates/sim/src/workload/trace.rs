@@ -10,7 +10,10 @@ use super::Workload;
 /// Each key once. The hash is seeded at random, so that clients who write to a log cannot choose collisions.
 type Keys = IndexSet<Box<[u8]>, foldhash::fast::RandomState>;
 
-/// `count` requests of one key at one time; in a trace with costs, one request with that cost.
+/// Marks a `count` that is an index in the large costs.
+const LARGE: u32 = 1 << 31;
+
+/// `count` requests of one key at one time; in a trace with costs, one request with that cost, or the [index](LARGE) of its cost.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     time: u64,
@@ -33,7 +36,9 @@ pub struct Trace {
     resolution: u64,
     has_costs: bool,
     /// When requests are charged, and their costs; an event's count is its index. Empty if costs are known before.
-    charges: Vec<(u64, u32)>,
+    charges: Vec<(u64, u64)>,
+    /// Costs from [`LARGE`] on.
+    large: Vec<u64>,
 }
 
 impl Trace {
@@ -63,7 +68,11 @@ impl Trace {
 
     /// A trace with only the requests of the keys for whose label `keep` returns true.
     pub fn of_keys(&self, keep: impl Fn(&str) -> bool) -> Self {
-        let mut builder = TraceBuilder { has_costs: self.has_costs, ..TraceBuilder::new(self.by.clone()) };
+        let mut builder = TraceBuilder {
+            has_costs: self.has_costs,
+            large: self.large.clone(),
+            ..TraceBuilder::new(self.by.clone())
+        };
         for key in 0..self.keys() {
             if keep(&self.label(key)) {
                 let name = &self.keys[key as usize];
@@ -110,11 +119,14 @@ impl Workload for Trace {
         self.times_of(self.events(key))
     }
 
-    fn costs(&self, key: u32) -> impl Iterator<Item = (u64, u32)> {
+    fn costs(&self, key: u32) -> impl Iterator<Item = (u64, u64)> {
         let events = self.events(key);
         let (weighed, counted) = if self.has_costs { (events, &[][..]) } else { (&[][..], events) };
-        let cost =
-            |event: &Event| self.charges.get(event.count as usize).map_or(event.count, |(_, cost)| *cost);
+        let cost = |event: &Event| match (self.charges.get(event.count as usize), event.count) {
+            (Some((_, cost)), _) => *cost,
+            (None, count) if count < LARGE => count.into(),
+            (None, count) => self.large[(count - LARGE) as usize],
+        };
         let weighed = weighed.iter().map(move |event| (event.time, cost(event)));
         weighed.chain(self.times_of(counted).map(|time| (time, 1)))
     }
@@ -169,7 +181,8 @@ pub struct TraceBuilder {
     events: Vec<Event>,
     requests: u64,
     has_costs: bool,
-    charges: Vec<(u64, u32)>,
+    charges: Vec<(u64, u64)>,
+    large: Vec<u64>,
     /// The index in [`GRAINS`] of the coarsest resolution of all times so far.
     grain: usize,
     last_time: u64,
@@ -185,12 +198,13 @@ impl TraceBuilder {
             requests: 0,
             has_costs: false,
             charges: Vec::new(),
+            large: Vec::new(),
             grain: 0,
             last_time: 0,
         }
     }
 
-    /// A builder without requests, for requests with costs: what [`push`](Self::push) adds is one request, and `count` is its cost.
+    /// A builder without requests, for requests with costs: see [`push_cost`](Self::push_cost).
     pub fn with_costs(by: By) -> Self {
         Self { has_costs: true, ..Self::new(by) }
     }
@@ -211,7 +225,7 @@ impl TraceBuilder {
     /// A builder has requests of this kind only, or none.
     ///
     /// Returns `false`, and adds nothing, as [`push`](Self::push) does; also for more than 4,294,967,296 requests.
-    pub fn push_charged(&mut self, key: &[u8], time: u64, end: u64, cost: u32) -> bool {
+    pub fn push_charged(&mut self, key: &[u8], time: u64, end: u64, cost: u64) -> bool {
         let (Some(key), Ok(count)) = (self.number_of(key), u32::try_from(self.charges.len())) else {
             return false;
         };
@@ -245,6 +259,22 @@ impl TraceBuilder {
         self.requests += requests;
     }
 
+    /// Adds one request with a cost to a builder [with costs](Self::with_costs); otherwise as [`push`](Self::push). Callers keep the sum
+    /// of all costs below 2⁶⁴.
+    pub fn push_cost(&mut self, key: &[u8], time: u64, cost: u64) -> bool {
+        let count = match u32::try_from(cost) {
+            Ok(count) if count < LARGE => count,
+            _ => {
+                let Some(at) = u32::try_from(self.large.len()).ok().filter(|at| *at < LARGE) else {
+                    return false;
+                };
+                self.large.push(cost);
+                LARGE | at
+            }
+        };
+        self.push(key, time, count)
+    }
+
     /// The number of requests added.
     pub const fn requests(&self) -> u64 {
         self.requests
@@ -260,7 +290,7 @@ impl TraceBuilder {
     /// spread evenly over `spread` nanoseconds, or all arrive at once if that is 0.
     pub fn build(self, dated: bool, spread: u64) -> Trace {
         let resolution = self.resolution();
-        let Self { by, keys, events, requests, has_costs, charges, .. } = self;
+        let Self { by, keys, events, requests, has_costs, charges, large, .. } = self;
         // Without a cost above 1, the requests are as those of a log.
         let has_costs = !charges.is_empty() || has_costs && events.iter().any(|event| event.count > 1);
         let last = events.iter().map(|event| event.time).max().unwrap_or(0);
@@ -288,6 +318,7 @@ impl TraceBuilder {
             resolution,
             has_costs,
             charges,
+            large,
         }
     }
 }

@@ -61,7 +61,7 @@ fn read(item: &Item<'_>) -> Result<FlowRule, crate::rules::InvalidRule> {
     let (max_wait, warm_up) = (item.span("max_wait"), item.span("warm_up"));
     let (cold_factor, strict) = (item.decimal("cold_factor"), item.flag("strict"));
     let (count, interval, measure) = match (limit, in_flight) {
-        (Some(quota), None) => (quota.limit(), quota.window(), Measure::Rate),
+        (Some((units, window)), None) => (units, window, Measure::Rate),
         (None, Some(units)) => (units, Duration::from_secs(1), Measure::InFlight),
         _ => return Err("give it a limit (as 100/1s) or in_flight, and not both".into()),
     };

@@ -52,9 +52,9 @@ pub(super) const HOT_PARAMS: Section<HotParamRule> = Section {
             _ => return Err("give it an arg (0 is the first, -1 the last) or a name, and not both".into()),
         };
         let (threshold, duration, measure) = match threshold {
-            (Some(quota), None, None) => (quota.limit(), quota.window(), ParamMeasure::Rate),
-            (Some(quota), None, Some(max_wait)) => {
-                (quota.limit(), quota.window(), ParamMeasure::Throttle { max_wait })
+            (Some((units, window)), None, None) => (units, window, ParamMeasure::Rate),
+            (Some((units, window)), None, Some(max_wait)) => {
+                (units, window, ParamMeasure::Throttle { max_wait })
             }
             (None, Some(units), None) => (units, Duration::from_secs(1), ParamMeasure::InFlight),
             _ => return Err("give it a limit (as 5/1s, with max_wait to throttle) or in_flight".into()),

@@ -1,9 +1,9 @@
 //! Reads one rule of a section, field by field.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use tidegate_config::{Fields, Kind, Node, Problem, abridged};
-use tidegate_core::Quota;
+use tidegate_core::{ParseQuotaError, Quota};
 
 use crate::rules::{InvalidRule, Target};
 
@@ -86,11 +86,16 @@ impl<'a> Item<'a> {
         self.fields.word(name, words)
     }
 
-    /// Reads a limit such as `100/1s`.
-    pub(super) fn quota(&self, name: &str) -> Option<Quota> {
+    /// Reads a limit such as `100/1s`: the units, which the windows of flow rules count in 32 bits, and the window.
+    pub(super) fn quota(&self, name: &str) -> Option<(u32, Duration)> {
         let node = self.fields.get(name)?;
-        let quota = node.text().unwrap_or_default().parse();
-        quota.map_err(|e| self.complain(node.line, format!("`{name}` is {}: {e}", node.describe()))).ok()
+        let refuse = |why: &dyn fmt::Display| {
+            self.complain(node.line, format!("`{name}` is {}: {why}", node.describe()));
+        };
+        let quota: Quota =
+            node.text().unwrap_or_default().parse().map_err(|e: ParseQuotaError| refuse(&e)).ok()?;
+        let units = u32::try_from(quota.limit()).map_err(|_| refuse(&"a flow rule counts to 4294967295"));
+        Some((units.ok()?, quota.window()))
     }
 
     /// Reads a list of texts.

@@ -21,7 +21,7 @@ impl Fixture {
         }
     }
 
-    fn ask(&self, key: &str, cost: u32, now: Nanos) -> Decision {
+    fn ask(&self, key: &str, cost: u64, now: Nanos) -> Decision {
         let tag = self.hash.tag_of(key.as_bytes());
         let decide = |state: &mut [u64], _| self.policy.decide(state, now, cost);
         self.table.apply(&self.policy, tag, now, decide).unwrap()
@@ -96,13 +96,13 @@ fn recovered_keys_are_evicted_first() {
 #[test]
 fn up_to_the_bound_at_most_one_key_in_ten_thousand_is_evicted() {
     for policy in policies("200/1h".parse().unwrap()) {
-        let max_keys = if policy.words() > 100 { 2_000_u32 } else { 100_000 };
+        let max_keys = if policy.words() > 100 { 2_000_u64 } else { 100_000 };
         let fixture = Fixture::new(policy, max_keys as usize);
         for i in 0..max_keys {
             let _ = fixture.ask(&format!("user-{i}"), 1, Nanos::from_secs(7_200));
         }
         let stats = fixture.stats();
-        assert!(stats.evicted <= u64::from(max_keys / 10_000), "{}: {stats:?}", policy.name());
+        assert!(stats.evicted <= (max_keys / 10_000), "{}: {stats:?}", policy.name());
     }
 }
 
@@ -137,7 +137,7 @@ proptest! {
     /// place at a time.
     #[test]
     fn no_key_is_over_its_limit_however_often_it_is_evicted(
-        requests in prop::collection::vec((0_u64..40, 0_u64..300, 1_u32..3), 1..400),
+        requests in prop::collection::vec((0_u64..40, 0_u64..300, 1_u64..3), 1..400),
         max_keys in 4_usize..12, strict in any::<bool>()
     ) {
         let quota: Quota = "3/1us".parse().unwrap();
@@ -170,7 +170,7 @@ proptest! {
     /// Far more keys than places for records: what is admitted beyond the limits is what the figures say was forgotten.
     #[test]
     fn a_forgotten_key_gets_no_more_than_what_it_had_used(
-        requests in prop::collection::vec((0_u64..150, 1_u32..=3), 200..900), max_keys in 1_usize..4, which in 0_usize..5
+        requests in prop::collection::vec((0_u64..150, 1_u64..=3), 200..900), max_keys in 1_usize..4, which in 0_usize..5
     ) {
         let policy = policies("3/1h".parse().unwrap())[which];
         let fixture = Fixture::new(policy, max_keys);
@@ -178,7 +178,7 @@ proptest! {
         let mut admitted: HashMap<u64, u64> = HashMap::new();
         for (key, cost) in requests {
             if fixture.ask(&key.to_string(), cost, now).is_allowed() {
-                *admitted.entry(key).or_default() += u64::from(cost);
+                *admitted.entry(key).or_default() += cost;
             }
         }
         let beyond: u64 = admitted.values().map(|&used| used.saturating_sub(3)).sum();

@@ -3,7 +3,7 @@
 local p = {read('<dddddd', ARGV[1])}
 local size = prepare(p)
 local keys, costs, counts, at = KEYS, ARGV[2], ARGV[3], 1
-local same = #costs == 4 and counts == '' and read('<I4', costs)
+local same = #costs == 8 and counts == '' and read('<I8', costs)
 local states = call('MGET', unpack(keys))
 for i = 1, #keys do
   local there = states[i]
@@ -15,12 +15,12 @@ for i = 1, #keys do
     if ours and same > 0 then value, head, was = decide(p, before, same) end
   else
     for _ = 1, read('<I4', counts, 4 * i - 3) do
-      local cost = read('<I4', costs, at)
+      local cost = read('<I8', costs, at)
       if ours and cost > 0 then
         local after, newer, older = decide(p, value or before, cost)
         if after then value, head, was = whole(value or before, after), newer, was or older end
       end
-      at = at + 4
+      at = at + 8
     end
   end
   if not ours then

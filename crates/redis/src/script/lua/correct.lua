@@ -56,17 +56,17 @@ for i = 1, count do
   local letter, numbers, actual, field, place = unpack(ARGV, 5 * i - 4, 5 * i)
   local kind, p = algorithms[letter], {struct.unpack('<' .. string.rep('d', #numbers / 8), numbers)}
   local estimates, total = redis.call('HGET', record, field) or '', 0
-  for at = 1, #estimates, 20 do total = total + struct.unpack('<I4', estimates, at) end
+  for at = 1, #estimates, 24 do total = total + struct.unpack('<I8', estimates, at) end
   local permits = kind.settle
   local of = permits and of_permits or kind.open and of_log or of_value
   local give_back, charge, close = of(kind, p, KEYS[i])
   if give_back then
     local unused, reset = math.max(total - actual, 0), tonumber(redis.call('GET', KEYS[count + i]) or 0)
-    for at = #estimates - 19, 1, -20 do
-      local cost, taken = struct.unpack('<I4I8', estimates, at)
+    for at = #estimates - 23, 1, -24 do
+      local cost, taken = struct.unpack('<I8I8', estimates, at)
       local back = math.min(unused, cost)
       unused = unused - back
-      local there = taken > reset and string.sub(estimates, at + 12, at + 19) == place
+      local there = taken > reset and string.sub(estimates, at + 16, at + 23) == place
       if permits and cost > 0 or back > 0 and there then give_back(taken, back) end
     end
     if actual - total > 0 then charge(actual - total) end

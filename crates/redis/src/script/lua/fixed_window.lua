@@ -1,4 +1,6 @@
--- value: start (7 bytes), count (4)             numbers: limit, window, 1 for first-hit or 2 for a calendar, three boundaries
+-- value: start (7 bytes), count (4 bytes; 7 for a limit from 4,294,967,295 on)
+-- A full count stands for any number, after a charge.
+-- numbers: limit, window, 1 for first-hit or 2 for a calendar, three boundaries
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
   p.lasts, p.aligned = p[2], p[3] == 0 and p[2] or nil
@@ -8,12 +10,15 @@ local function prepare(p)
     p.from = now < p[4] and 0 or now < p[5] and p[4] or now < p[6] and p[5] or p[6]
     p.begin = now < p[4] and now or p.from
   end
-  return 11
+  p.head, p.full = '<I7I4', 4294967295
+  if p[1] < p.full then return 11 end
+  p.head, p.full = '<I7I7', 9007199254740992
+  return 14
 end
 local function decide(p, v, cost)
   local limit, window, first_hit = p[1], p[2], p[3] == 1
   local start, count = 0, 0
-  if v then start, count = read('<I7I4', v) end
+  if v then start, count = read(p.head, v) end
   local was = start
   if p.from then
     if start < p.from then count = 0 end
@@ -22,6 +27,13 @@ local function decide(p, v, cost)
   end
   if count + cost > limit then return end
   if count == 0 then start = math.max(start, p.begin) end
-  return pack('<I7I4', start, count + cost), start, was
+  return pack(p.head, start, count + cost), start, was
 end
-return prepare, decide
+-- Adopts the value of a limit with another count size. A full count stays full.
+local function adopt(p, v)
+  if #v ~= 11 and #v ~= 14 then return end
+  local start, count = read(#v == 11 and '<I7I4' or '<I7I7', v)
+  if #v == 11 and count == 4294967295 then count = p.full end
+  return pack(p.head, start, math.min(count, p.full))
+end
+return prepare, decide, adopt

@@ -1,5 +1,5 @@
 -- Many lease requests of nodes for one limit: the authority's step of `core::lease`. ARGV: the limit's numbers; 'l' for
--- leased, 'r' for reported; the requests of each key in order, 24 bytes each (cost, wanted ahead, spent, given back, and when
+-- leased, 'r' for reported; the requests of each key in order, 28 bytes each (cost, wanted ahead, spent, given back, and when
 -- the latter was taken); and then the number of requests of each key. An extra key after the limit's keys identifies this
 -- call. If the call arrives a second time, it is refused, so nothing is given back twice. The reply is that of batch.lua: the
 -- caller computes the grants from the value before the call.
@@ -17,7 +17,7 @@ for i = 1, count do
   local value, ours = before, before ~= nil
   for _ = 1, struct.unpack('<I4', ARGV[4], 4 * i - 3) do
     if ours then
-      local cost, ahead, spent, back, taken = struct.unpack('<I4I4I4I4I8', ARGV[3], at)
+      local cost, ahead, spent, back, taken = struct.unpack('<I8I4I4I4I8', ARGV[3], at)
       if back > 0 and value then value = give_back(p, value, taken, back) end
       if spent > 0 then value = charge(p, value, spent) end
       local units = 0
@@ -27,7 +27,7 @@ for i = 1, count do
       local after = cost + units > 0 and decide(p, value, cost + units)
       if after then value = whole(value, after) end
     end
-    at = at + 24
+    at = at + 28
   end
   if not ours then
     has_none(states, i, size, foreign(there))

@@ -14,7 +14,7 @@ for i = 1, count do
   local answers = {}
   for n = 1, struct.unpack('<I4', ARGV[4], 4 * i - 3) do
     if log then
-      local cost, ahead, spent, back, taken = struct.unpack('<I4I4I4I4I8', ARGV[3], at)
+      local cost, ahead, spent, back, taken = struct.unpack('<I8I4I4I4I8', ARGV[3], at)
       if back > 0 then
         log_of.close(p, log)
         if log.added then log = log_of.open(p, KEYS[i]) end
@@ -31,7 +31,7 @@ for i = 1, count do
       local _, answer = log_of.take(p, log, cost + units)
       answers[n] = answer
     end
-    at = at + 24
+    at = at + 28
   end
   if log then log_of.close(p, log) end
   replies[i] = log and table.concat(answers) or wrong

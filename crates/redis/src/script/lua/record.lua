@@ -6,14 +6,14 @@ if admitted then
   if text ~= '' then fields[5], fields[6] = 'p', text end
   for i, part in ipairs(parts) do
     local before = text == '' and redis.call('HGET', record, i) or ''
-    if #before == 16 * 20 then
-      local one, taken = struct.unpack('<I4I8', before)
-      local other = struct.unpack('<I4', before, 21)
-      local place = string.sub(before, 13, 20)
-      if place ~= string.sub(before, 33, 40) then place = string.rep('\0', 8) end
-      before = struct.pack('<I4I8', math.min(one + other, 4294967295), taken) .. place .. string.sub(before, 41)
+    if #before == 16 * 24 then
+      local one, taken = struct.unpack('<I8I8', before)
+      local other = struct.unpack('<I8', before, 25)
+      local place = string.sub(before, 17, 24)
+      if place ~= string.sub(before, 41, 48) then place = string.rep('\0', 8) end
+      before = struct.pack('<I8I8', math.min(one + other, 9007199254740992), taken) .. place .. string.sub(before, 49)
     end
-    local taken = struct.pack('<I4I8', part.fits and part.cost or 0, part.log and part.log.seen or now)
+    local taken = struct.pack('<I8I8', part.fits and part.cost or 0, part.log and part.log.seen or now)
     fields[#fields + 1] = i
     fields[#fields + 1] = before .. taken .. string.sub(places, 8 * i - 7, 8 * i)
   end

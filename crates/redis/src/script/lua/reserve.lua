@@ -3,7 +3,7 @@
 -- live in microseconds, how many may be open, for each limit eight bytes that say where its units count, and the id.
 --
 -- The record is a hash: `p` is the text, `t` the time to live, `d` when it ends, `s` is 'e' once it has expired and 'd' once it is
--- settled. For each limit it has the estimates, oldest first, 20 bytes each: cost, when it was taken, and where it counts.
+-- settled. For each limit it has the estimates, oldest first, 24 bytes each: cost, when it was taken, and where it counts.
 local count = #KEYS - 2
 local record, open = KEYS[count + 1], KEYS[count + 2]
 local text, ttl, most, places, id = unpack(ARGV, 3 * count + 1, 3 * count + 5)

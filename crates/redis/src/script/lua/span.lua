@@ -2,6 +2,7 @@
 -- reaches 2^53.
 local function span_of(p, cost)
   local quotient, rest, unit, scale = 0, 0, 1073741824, p[6]
+  if cost >= 1099511627776 then unit = 1125899906842624 end
   while unit >= 1 do
     local digit = math.floor(cost / unit) % 1024
     rest = rest * 1024 + digit * p[3]

@@ -28,6 +28,11 @@ pub enum PlanError {
     /// The limit has more than 4,096 permits.
     #[error("a shared limit has at most 4096 permits; lower the limit, or use several keys")]
     TooManyPermits,
+    /// The limit is above 4,294,967,295, and the algorithm is not the fixed window.
+    #[error(
+        "a shared limit above 4294967295 must be a fixed-window, whose script counts so far; choose it, or a lower limit"
+    )]
+    LimitTooHigh,
     /// This version has no script for the algorithm.
     #[error("this algorithm cannot be shared over Redis yet")]
     Unknown,

@@ -33,9 +33,9 @@ impl Plan {
                 return Grant { decision, units, usable_for: Nanos::MAX, now };
             }
             let usable_for = terms.usable_for(Nanos::MAX);
-            let room = u64::from(limit).saturating_sub(state::counting(reply));
+            let room = limit.saturating_sub(state::counting(reply));
             let units = terms.units(room, usable_for, request);
-            Grant { decision: answer(request.cost.saturating_add(units)), units, usable_for, now }
+            Grant { decision: answer(request.cost.saturating_add(units.into())), units, usable_for, now }
         };
         Some(answers.zip(requests).map(grant).collect())
     }

@@ -11,9 +11,9 @@ use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Policy};
 use super::Kind;
 
 /// A log up to this length is one value that is rewritten whole; a longer one is a ring written in place.
-const LIST: u32 = 128;
+const LIST: u64 = 128;
 /// Permits are a list, which is rewritten whenever one is taken or given back.
-const MAX_PERMITS: u32 = 4096;
+const MAX_PERMITS: u64 = 4096;
 
 /// A policy prepared for the scripts, once for all keys.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     /// Start and count.
-    Window,
+    Window { count_bytes: usize },
     /// Start, previous count, current count.
     Counter { count_bytes: usize },
     /// Start, sum, and the counts of slots of `slot` microseconds.
@@ -54,25 +54,33 @@ impl Plan {
             return Err(PlanError::CountsDenied);
         }
         let micros = |nanos: u64| nanos.is_multiple_of(1_000).then_some(nanos / 1_000);
+        let (parts, counts_all) = match policy.parameters() {
+            Parameters::TokenBucket { parts, .. } | Parameters::LeakyBucket { parts, .. } => (parts, false),
+            Parameters::FixedWindow { .. } | Parameters::CalendarWindow { .. } => (0, true),
+            _ => (0, false),
+        };
+        if !counts_all && policy.limit().max(parts) > u32::MAX.into() {
+            return Err(PlanError::LimitTooHigh);
+        }
         let mut followed = None;
         let (kind, numbers, shape, layout) = match policy.parameters() {
             Parameters::CalendarWindow { limit, calendar } => {
                 followed = Some(calendar);
                 // In place of the boundaries, the calendar's identity.
                 let identity = policy.place().unwrap_or_default() >> 12;
-                let numbers = numbers::pack(&[limit.into(), calendar.longest() / 1_000, 2, identity]);
+                let numbers = numbers::pack(&[limit, calendar.longest() / 1_000, 2, identity]);
                 let (name, zone, starts) = (calendar.period().name(), calendar.zone(), calendar.starts());
-                (Kind::FixedWindow, numbers, format!("f{name}{starts}@{zone}"), Layout::Window)
+                (Kind::FixedWindow, numbers, format!("f{name}{starts}@{zone}"), window_of(limit))
             }
             Parameters::FixedWindow { limit, window, first_hit } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
-                let numbers = numbers::pack(&[limit.into(), window, first_hit.into()]);
+                let numbers = numbers::pack(&[limit, window, first_hit.into()]);
                 let shape = format!("{}{}", if first_hit { 'h' } else { 'f' }, span_name(window));
-                (Kind::FixedWindow, numbers, shape, Layout::Window)
+                (Kind::FixedWindow, numbers, shape, window_of(limit))
             }
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
-                let numbers = numbers::pack(&[limit.into(), window]);
+                let numbers = numbers::pack(&[limit, window]);
                 // With two bytes per count, the value fits Redis' smallest allocation for a string that is not a number.
                 let count_bytes = if limit < 0xFFFF { 2 } else { 4 };
                 let shape = format!("c{}", span_name(window));
@@ -85,7 +93,7 @@ impl Plan {
                     0xFF..=0xFFFE => 2,
                     _ => 4,
                 };
-                let numbers = numbers::pack(&[limit.into(), slot, span.into(), count_bytes as u64]);
+                let numbers = numbers::pack(&[limit, slot, span.into(), count_bytes as u64]);
                 let shape = format!("w{}x{span}", span_name(slot));
                 (
                     Kind::SlidingWindow,
@@ -106,7 +114,7 @@ impl Plan {
             }
             Parameters::SlidingLog { limit, lifetime } => {
                 let ring = u64::from(limit > LIST);
-                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000), ring]);
+                let numbers = numbers::pack(&[limit, lifetime.div_ceil(1_000), ring]);
                 (Kind::Log, numbers, "g".into(), Layout::Log { lifetime, permits: false })
             }
             Parameters::Concurrency { hold: None, .. } => return Err(PlanError::NoHold),
@@ -114,7 +122,7 @@ impl Plan {
                 return Err(PlanError::TooManyPermits);
             }
             Parameters::Concurrency { limit, hold: Some(lifetime) } => {
-                let numbers = numbers::pack(&[limit.into(), lifetime.div_ceil(1_000)]);
+                let numbers = numbers::pack(&[limit, lifetime.div_ceil(1_000)]);
                 (Kind::Permits, numbers, "p16".into(), Layout::Log { lifetime, permits: true })
             }
             _ => return Err(PlanError::Unknown),
@@ -206,7 +214,7 @@ impl Plan {
         &self,
         before: Option<&[u8]>,
         now: Nanos,
-        costs: &[u32],
+        costs: &[u64],
         mut answer: impl FnMut(usize, Decision, Nanos),
     ) -> Option<()> {
         if let Layout::Log { lifetime, permits } = self.layout {
@@ -232,6 +240,10 @@ impl Plan {
         }
         Some(())
     }
+}
+
+const fn window_of(limit: u64) -> Layout {
+    Layout::Window { count_bytes: if limit < u32::MAX as u64 { 4 } else { 7 } }
 }
 
 /// Microseconds in the largest unit that divides them, kept short because every key contains the name.

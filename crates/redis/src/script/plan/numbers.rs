@@ -18,12 +18,12 @@ pub(super) fn with_edges(numbers: &[u8], edges: [u64; 3]) -> Vec<u8> {
 ///
 /// Spans are whole microseconds and a fraction in `1 / (1000 × parts)` of one, which is exact for every rate. The fraction's
 /// unit is at least 2⁻⁴² µs, and spans are at most 73 years.
-pub(super) fn bucket(limit: u32, step: u64, parts: u64, bound: u128) -> (Vec<u8>, Layout) {
+pub(super) fn bucket(limit: u64, step: u64, parts: u64, bound: u128) -> (Vec<u8>, Layout) {
     let scale = 1_000 * parts;
     let part = |ticks: u128| (ticks % u128::from(scale)) as u64;
     let whole = |ticks: u128| (ticks / u128::from(scale)) as u64;
     let step = u128::from(step);
-    let numbers = pack(&[limit.into(), whole(step), part(step), whole(bound), part(bound), scale]);
+    let numbers = pack(&[limit, whole(step), part(step), whole(bound), part(bound), scale]);
     let part_bytes = match part(step) {
         0 => 0,
         _ if scale <= 1 << 40 => 5,
@@ -38,7 +38,7 @@ const MAX_OWED: u128 = (1 << 61) / 2 * 3 - 1 - 0xFF;
 /// The maximum debt when use is charged afterwards: units, their span, and its fraction.
 pub(super) fn most_owed(step: u64, parts: u64) -> Vec<u8> {
     let ticks = MAX_OWED * u128::from(parts);
-    let units = u32::try_from(ticks.div_ceil(u128::from(step))).unwrap_or(u32::MAX);
+    let units = ticks.div_ceil(u128::from(step)).min(1 << 53) as u64;
     let scale = u128::from(1_000 * parts);
-    pack(&[units.into(), (ticks / scale) as u64, (ticks % scale) as u64])
+    pack(&[units, (ticks / scale) as u64, (ticks % scale) as u64])
 }

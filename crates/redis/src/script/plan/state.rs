@@ -1,6 +1,6 @@
 //! Converts values in Redis to the words of `tidegate-core`.
 
-use tidegate_core::{Algorithm, Decision, DenialReason, Nanos, Standing};
+use tidegate_core::{Algorithm, Decision, DenialReason, MAX_LIMIT, Nanos, Standing};
 
 use super::{Layout, Plan};
 
@@ -25,8 +25,13 @@ impl Plan {
         let (start, rest) = value.split_at_checked(7)?;
         let start = number(start);
         match self.layout {
-            Layout::Window if rest.len() == 4 => {
-                words.copy_from_slice(&[nanos(start), number(rest)]);
+            Layout::Window { count_bytes } if rest.len() == count_bytes => {
+                // A full count of four bytes stands for any number.
+                let count = match number(rest) {
+                    0xFFFF_FFFF if count_bytes == 4 => MAX_LIMIT + 1,
+                    count => count,
+                };
+                words.copy_from_slice(&[nanos(start), count]);
             }
             Layout::Counter { count_bytes } if rest.len() == 2 * count_bytes => {
                 let (previous, current) = rest.split_at(count_bytes);
@@ -40,7 +45,7 @@ impl Plan {
             Layout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
                 // Skips the sum. Oldest first, as they were recorded. The newest one sets the time even if it is empty.
                 for (at, count) in rest[count_bytes..].chunks_exact(count_bytes).enumerate().rev() {
-                    let count = number(count) as u32;
+                    let count = number(count);
                     let time = Nanos::from_micros(start.checked_sub(at as u64 * slot)?);
                     if count > 0 {
                         self.policy.charge(&mut words, time, count);
@@ -77,25 +82,25 @@ pub(super) fn counting(reply: &[u8]) -> u64 {
 pub(super) fn answer(
     reply: &[u8],
     now: Nanos,
-    limit: u32,
+    limit: u64,
     (lifetime, permits): (u64, bool),
-    cost: u32,
+    cost: u64,
 ) -> (Decision, Nanos) {
-    let (counting, limit_units) = (counting(reply), u64::from(limit));
-    let live = counting.min(limit_units);
+    let counting = counting(reply);
+    let live = counting.min(limit);
     let newest_age = nanos(number(&reply[5..13]));
     let age = nanos(number(&reply[13..21]));
     let seen = Nanos::from_micros(number(&reply[21..29]));
-    let room = limit_units - live;
+    let room = limit - live;
     // Waits are by the caller's clock, which may be behind the log's.
     let behind = if live == 0 { 0 } else { seen.saturating_since(now).get() };
     // Admitted permits have a unique moment, a microsecond after the newest.
-    let own = permits && cost > 0 && u64::from(cost) <= room;
+    let own = permits && cost > 0 && cost <= room;
     let behind = if own { behind.saturating_sub(1_000) } else { behind };
     let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) + behind };
     let decision = if cost > limit {
         Decision::too_large(Standing { limit, room, unit: 1, reset_after: reset })
-    } else if counting + u64::from(cost) > limit_units {
+    } else if counting + cost > limit {
         // If the script was asked for more than this request (several requests of one key in one decision), the wait is that
         // of all together.
         Decision::deny(
@@ -105,12 +110,7 @@ pub(super) fn answer(
         .because(if permits { DenialReason::InFlight } else { DenialReason::Quota })
     } else {
         let reset = if cost == 0 { reset } else { lifetime + behind };
-        Decision::allow(Standing {
-            limit,
-            room: room.saturating_sub(cost.into()),
-            unit: 1,
-            reset_after: reset,
-        })
+        Decision::allow(Standing { limit, room: room.saturating_sub(cost), unit: 1, reset_after: reset })
     };
     (decision, seen)
 }

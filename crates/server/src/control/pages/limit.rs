@@ -100,7 +100,7 @@ fn actions(name: &str, key: &str, has_own: bool) -> Markup {
     let fields = [("limit", name), ("key", key)];
     let units = html! {
         label for="cost" { "Units" }
-        input id="cost" name="cost" type="number" min="1" max="4294967295" value="1" required;
+        input id="cost" name="cost" type="number" min="1" max="9007199254740991" value="1" required;
     };
     let quota = html! {
         label for="quota" { "Own quota" }

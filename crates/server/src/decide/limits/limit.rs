@@ -93,7 +93,7 @@ impl Limit {
     /// not allocate.
     #[inline]
     #[must_use = "`None` means that nothing was decided"]
-    pub fn decide_in_memory(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+    pub fn decide_in_memory(&self, act: Act, key: &[u8], cost: u64, now: Nanos) -> Option<Decision> {
         let act = self.counted(act);
         if self.store.is_some() {
             return self.decide_blocked(act, key, cost, now);
@@ -135,7 +135,7 @@ impl Limit {
 
     /// Takes in memory without counting the decision.
     #[inline]
-    pub(crate) fn take_in_memory(&self, key: &[u8], cost: u32, now: Nanos) -> Decision {
+    pub(crate) fn take_in_memory(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
         match &self.own {
             None => self.memory.limiter.acquire_at(key, cost, now),
             Some(own) => self.memory.limiter.acquire_with_at(own, key, cost, now),
@@ -143,7 +143,7 @@ impl Limit {
     }
 
     /// This limit's part in a joint decision in memory.
-    pub(crate) fn request<'a>(&'a self, key: &'a [u8], cost: u32) -> Request<'a, ()> {
+    pub(crate) fn request<'a>(&'a self, key: &'a [u8], cost: u64) -> Request<'a, ()> {
         Request::keyed(&self.memory.limiter, key, cost).with_policy(self.own.as_ref())
     }
 
@@ -166,7 +166,7 @@ impl Limit {
     /// Takes `cost` from a limit in the store if this server can decide without asking the store: from an allotment that it
     /// holds, or by a remembered denial. `None` means that nothing was decided or counted.
     #[inline]
-    pub(crate) fn take_here(&self, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+    pub(crate) fn take_here(&self, key: &[u8], cost: u64, now: Nanos) -> Option<Decision> {
         if self.spec.soft {
             return None;
         }
@@ -179,7 +179,7 @@ impl Limit {
     ///
     /// # Errors
     /// When a refund is refused: see [`Refusal`].
-    pub async fn decide(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Result<Decision, Refusal> {
+    pub async fn decide(&self, act: Act, key: &[u8], cost: u64, now: Nanos) -> Result<Decision, Refusal> {
         self.decide_after(Duration::ZERO, act, key, cost, now).await
     }
 
@@ -189,7 +189,7 @@ impl Limit {
         spent: Duration,
         act: Act,
         key: &[u8],
-        cost: u32,
+        cost: u64,
         now: Nanos,
     ) -> Result<Decision, Refusal> {
         let act = self.counted(act);
@@ -207,7 +207,7 @@ impl Limit {
         spent: Duration,
         act: Act,
         key: &[u8],
-        cost: u32,
+        cost: u64,
         now: Nanos,
     ) -> Result<Decision, Refusal> {
         let decision = match act {
@@ -246,7 +246,7 @@ impl Limit {
     pub(crate) async fn take_many(
         &self,
         spent: Duration,
-        requests: &[(&[u8], u32)],
+        requests: &[(&[u8], u64)],
         now: Nanos,
     ) -> Vec<Decision> {
         if self.spec.soft {
@@ -256,7 +256,7 @@ impl Limit {
             return join_all(asked).await.into_iter().flatten().collect();
         }
         let Some(store) = &self.store else {
-            let take = |&(key, cost): &(&[u8], u32)| self.decide_in_memory(Act::Take, key, cost, now);
+            let take = |&(key, cost): &(&[u8], u64)| self.decide_in_memory(Act::Take, key, cost, now);
             return requests.iter().filter_map(take).collect();
         };
         let told = store.take_many(requests, spent).await;
@@ -285,7 +285,7 @@ impl Limit {
 
     /// The decision for a blocked key of a shared limit, without the store. Only the store can make a refund or a charge.
     #[inline(never)]
-    fn decide_blocked(&self, act: Act, key: &[u8], cost: u32, now: Nanos) -> Option<Decision> {
+    fn decide_blocked(&self, act: Act, key: &[u8], cost: u64, now: Nanos) -> Option<Decision> {
         let changes = !matches!(act, Act::Take | Act::Peek);
         let blocked = if changes { None } else { self.block_of(key, now) }?;
         self.count(act, key, cost, &blocked, now);
@@ -299,7 +299,7 @@ impl Limit {
     }
 
     /// Whether `cost` would be admitted, with what remains before it.
-    fn standing(&self, key: &[u8], cost: u32, now: Nanos) -> Decision {
+    fn standing(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
         let limiter = &self.memory.limiter;
         if self.own.is_some() && cost == 0 {
             return self.take_in_memory(key, 0, now);
@@ -314,7 +314,7 @@ impl Limit {
 
     /// Counts what takes units, and every denial. Units that are charged count as admitted: the work was done.
     #[inline]
-    pub(crate) fn count(&self, act: Act, key: &[u8], cost: u32, decision: &Decision, now: Nanos) {
+    pub(crate) fn count(&self, act: Act, key: &[u8], cost: u64, decision: &Decision, now: Nanos) {
         if cost == 0 && (!matches!(act, Act::Take | Act::TakeAnyway) || decision.is_allowed()) {
             return;
         }
@@ -340,7 +340,7 @@ impl Limit {
     }
 
     /// Counts the correction of an estimate: units beyond it as charged, units that were returned as refunded.
-    pub(crate) fn count_settled(&self, key: &[u8], estimated: u32, actual: u32, now: Nanos) {
+    pub(crate) fn count_settled(&self, key: &[u8], estimated: u64, actual: u64, now: Nanos) {
         if actual > estimated {
             let standing = self.standing(key, 0, now);
             self.count(Act::Charge, key, actual - estimated, &standing, now);
@@ -350,11 +350,11 @@ impl Limit {
     }
 
     #[cold]
-    fn keep_usage(&self, ledger: &Ledger, act: Act, key: &[u8], cost: u32, decision: &Decision, now: Nanos) {
+    fn keep_usage(&self, ledger: &Ledger, act: Act, key: &[u8], cost: u64, decision: &Decision, now: Nanos) {
         let denied = decision.is_denied() && act != Act::Charge;
         let used = match act {
             Act::Take if denied => 0,
-            Act::Take | Act::TakeAnyway | Act::Charge => i64::from(cost),
+            Act::Take | Act::TakeAnyway | Act::Charge => i64::try_from(cost).unwrap_or(i64::MAX),
             Act::Peek | Act::Refund => return,
         };
         let more = Use { used, requests: u64::from(!denied), denied: u64::from(denied) };
@@ -402,9 +402,14 @@ impl Limit {
     }
 
     #[inline]
-    fn see_refund(&self, key: &[u8], cost: u32, now: Nanos) {
+    fn see_refund(&self, key: &[u8], cost: u64, now: Nanos) {
         if let Some(ledger) = &self.usage {
-            ledger.add(&self.spec.name, key, Use { used: -i64::from(cost), ..Use::default() }, now);
+            ledger.add(
+                &self.spec.name,
+                key,
+                Use { used: -i64::try_from(cost).unwrap_or(i64::MAX), ..Use::default() },
+                now,
+            );
         }
         if let Some(tap) = &self.tap
             && cost > 0

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_core::{Algorithm, Nanos, Policy, PolicyError};
+use tidegate_core::{Algorithm, Nanos, Policy, PolicyError, algorithm::TokenBucket};
 use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError, Until};
 
 use super::runtime_overrides::{Inner, RuntimeOverride, RuntimeOverrides};
@@ -33,7 +33,10 @@ pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, Poli
     let policy = spec.policy()?;
     match keeping {
         Keeping::Memory => Ok(policy),
-        Keeping::Store => Ok(Policy::concurrency(policy.limit())),
+        Keeping::Store => match u32::try_from(policy.limit()) {
+            Ok(limit) => Ok(Policy::concurrency(limit)),
+            Err(_) => TokenBucket::from_interval(Nanos::new(1), policy.limit()).map(Policy::from),
+        },
     }
 }
 

@@ -15,7 +15,7 @@ use crate::decide::limits::Limit;
 pub(crate) struct Part<'a> {
     limit: Arc<Limit>,
     key: &'a [u8],
-    cost: u32,
+    cost: u64,
 }
 
 impl Service {
@@ -111,7 +111,7 @@ impl Service {
 }
 
 impl<'a> Part<'a> {
-    pub fn new(limit: Arc<Limit>, key: &'a [u8], cost: u32) -> Self {
+    pub fn new(limit: Arc<Limit>, key: &'a [u8], cost: u64) -> Self {
         Self { limit, key, cost }
     }
 

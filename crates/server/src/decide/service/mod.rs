@@ -256,7 +256,7 @@ impl Service {
     }
 
     /// Records a refund of what a rate has counted, which only operators make.
-    pub(crate) fn record_refund(&self, client: &str, limit: &Limit, key: &[u8], cost: u32) {
+    pub(crate) fn record_refund(&self, client: &str, limit: &Limit, key: &[u8], cost: u64) {
         if limit.spec().policy.algorithm.limits_rate() {
             let action =
                 Action::new(client, "refund").on(limit.spec().name.as_bytes(), Some(key)).with(&cost);

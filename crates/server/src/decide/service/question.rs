@@ -24,7 +24,7 @@ pub struct Ask<'a> {
     /// The key; ignored for a global limit.
     pub key: Option<&'a [u8]>,
     /// The number of units.
-    pub cost: u32,
+    pub cost: u64,
 }
 
 /// A limit, and the key to use with it.

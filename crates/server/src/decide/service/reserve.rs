@@ -100,7 +100,7 @@ impl Service {
     ///
     /// # Errors
     /// If the reservation is unknown or has ended, the number of costs is wrong, or a limit is gone.
-    pub(crate) async fn extend(&self, id: Id, costs: &[u32], now: Nanos) -> Result<JointAnswer, Refusal> {
+    pub(crate) async fn extend(&self, id: Id, costs: &[u64], now: Nanos) -> Result<JointAnswer, Refusal> {
         let parts = match (self.reservations.parts(id), self.store()) {
             (Err(ReservationError::Unknown), Some(store)) => {
                 return Box::pin(self.extend_in_store(store.store(), id, costs, now)).await;
@@ -148,10 +148,10 @@ impl Service {
     pub(crate) async fn settle(
         &self,
         id: Id,
-        costs: Option<&[u32]>,
+        costs: Option<&[u64]>,
         now: Nanos,
     ) -> Result<bool, ReservationError> {
-        let ending = match (self.reservations.end(id, costs.map(<[u32]>::len), now), self.store()) {
+        let ending = match (self.reservations.end(id, costs.map(<[u64]>::len), now), self.store()) {
             (Err(ReservationError::Unknown), Some(store)) => {
                 return Box::pin(self.settle_in_store(store.store(), id, costs, now)).await;
             }
@@ -178,7 +178,7 @@ impl Service {
         }
     }
 
-    fn settle_parts(&self, parts: Vec<Part>, costs: Option<&[u32]>, now: Nanos) {
+    fn settle_parts(&self, parts: Vec<Part>, costs: Option<&[u64]>, now: Nanos) {
         let limits = self.limits();
         for (at, part) in parts.into_iter().enumerate() {
             // A limit that is no longer in the rules has nothing to correct.

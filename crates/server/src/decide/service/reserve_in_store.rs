@@ -16,7 +16,7 @@ use crate::decide::{
 struct Stored<'a> {
     limit: Arc<Limit>,
     key: &'a [u8],
-    cost: u32,
+    cost: u64,
 }
 
 impl Stored<'_> {
@@ -62,14 +62,14 @@ impl Service {
         &self,
         store: &Store,
         id: Id,
-        costs: &[u32],
+        costs: &[u64],
         now: Nanos,
     ) -> Result<JointAnswer, Refusal> {
         let parts = reserved_in_store(store, id).await.map_err(Refusal::Reservation)?;
         if parts.len() != costs.len() {
             return Err(Refusal::Reservation(ReservationError::Costs { parts: parts.len() }));
         }
-        let ask = |(part, &cost): (&Part, &u32)| (part.limit.as_bytes().to_vec(), part.key.clone(), cost);
+        let ask = |(part, &cost): (&Part, &u64)| (part.limit.as_bytes().to_vec(), part.key.clone(), cost);
         let owned: Vec<_> = parts.iter().zip(costs).map(ask).collect();
         let asks: Vec<Ask<'_>> =
             owned.iter().map(|(limit, key, cost)| Ask { limit, key: Some(key), cost: *cost }).collect();
@@ -137,7 +137,7 @@ impl Service {
         &self,
         store: &Store,
         id: Id,
-        costs: Option<&[u32]>,
+        costs: Option<&[u64]>,
         now: Nanos,
     ) -> Result<bool, ReservationError> {
         let parts = reserved_in_store(store, id).await?;
@@ -175,14 +175,14 @@ impl Service {
         &self,
         store: &Store,
         id: Id,
-        parts: &[(usize, &Part, u32)],
+        parts: &[(usize, &Part, u64)],
         expires: bool,
         now: Nanos,
     ) -> Result<bool, ReservationError> {
         // A limit that is no longer in the rules has nothing to correct.
         let known: Vec<(usize, Stored<'_>)> = {
             let limits = self.limits();
-            let stored = |(at, part, actual): &(usize, &'_ Part, u32)| {
+            let stored = |(at, part, actual): &(usize, &'_ Part, u64)| {
                 let limit = limits.limit(part.limit.as_bytes())?;
                 Some((*at, Arc::clone(limit), *actual))
             };

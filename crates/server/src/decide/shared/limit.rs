@@ -131,25 +131,25 @@ impl StoreLimit {
 
     /// Takes `cost` if it is admitted and this server can decide without asking the store. `None` means that nothing was decided.
     #[inline]
-    pub(crate) fn take_here(&self, key: &[u8], cost: u32) -> Option<SharedDecision> {
+    pub(crate) fn take_here(&self, key: &[u8], cost: u64) -> Option<SharedDecision> {
         self.of(key).acquire_here(key, cost)
     }
 
     /// Takes `cost` if it is admitted, with `spent` of the deadline already used.
-    pub(crate) async fn take(&self, key: &[u8], cost: u32, spent: Duration) -> SharedDecision {
+    pub(crate) async fn take(&self, key: &[u8], cost: u64, spent: Duration) -> SharedDecision {
         let limit = self.of(key);
         limit.acquire_by(key, cost, left_of(&limit, spent)).await
     }
 
     /// Whether `cost` would be admitted, with what remains before it, and with `spent` of the deadline already used.
-    pub(crate) async fn peek(&self, key: &[u8], cost: u32, spent: Duration) -> Decision {
+    pub(crate) async fn peek(&self, key: &[u8], cost: u64, spent: Duration) -> Decision {
         let limit = self.of(key);
         limit.peek_by(key, cost, left_of(&limit, spent)).await.decision
     }
 
     /// Takes each of these costs if it is admitted, with `spent` of the deadline already used; neighbours with the same key in this
     /// order.
-    pub(crate) async fn take_many(&self, requests: &[(&[u8], u32)], spent: Duration) -> Vec<SharedDecision> {
+    pub(crate) async fn take_many(&self, requests: &[(&[u8], u64)], spent: Duration) -> Vec<SharedDecision> {
         if self.overridden.is_empty() && !self.orders.any_override() {
             return self.general.acquire_many_by(requests, left_of(&self.general, spent)).await;
         }
@@ -171,12 +171,12 @@ impl StoreLimit {
     }
 
     /// Charges `cost`, whether it fits or not.
-    pub(crate) async fn charge(&self, key: &[u8], cost: u32) -> SharedDecision {
+    pub(crate) async fn charge(&self, key: &[u8], cost: u64) -> SharedDecision {
         self.of(key).charge(key, cost).await
     }
 
     /// Refunds up to `cost`, and returns the state of the key. `name` is the limit's name, for the refusal.
-    pub(crate) async fn refund(&self, name: &str, key: &[u8], cost: u32) -> Result<Decision, Refusal> {
+    pub(crate) async fn refund(&self, name: &str, key: &[u8], cost: u64) -> Result<Decision, Refusal> {
         let limit = || name.to_owned();
         match self.of(key).refund(key, cost).await {
             Ok(told) => Ok(told.decision),

@@ -89,7 +89,7 @@ fn status(status: Status) -> DescriptorStatus {
         code: code(status.is_over),
         current_limit: status.limit.map(|limit| RateLimit {
             name: limit.name,
-            requests_per_unit: limit.requests_per_unit,
+            requests_per_unit: u32::try_from(limit.requests_per_unit).unwrap_or(u32::MAX),
             unit: unit(limit.unit).into(),
         }),
         limit_remaining: status.remaining,

@@ -173,7 +173,7 @@ fn list(answers: &[Answer], write: impl Fn(&mut String, &Answer)) -> String {
 fn write_policy(text: &mut String, answer: &Answer) {
     let spec = answer.limit.policy_of(&answer.key);
     let per = spec.window.map_or(headers::Per::InFlight, headers::Per::Window);
-    headers::write_policy(text, &answer.limit.spec().name, spec.limit.into(), per);
+    headers::write_policy(text, &answer.limit.spec().name, spec.limit, per);
 }
 
 fn write_state(text: &mut String, answer: &Answer) {

@@ -9,7 +9,7 @@ use serde::{
     de::{Error, Unexpected, Visitor},
 };
 use serde_path_to_error::{Path, Segment};
-use tidegate_core::parse_duration;
+use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
 
 use super::problem::{Problem, Refused};
 use crate::decide::service;
@@ -26,7 +26,7 @@ pub(super) struct Ask<'a> {
     #[serde(borrow)]
     pub key: Option<Text<'a>>,
     #[serde(default = "one_unit", deserialize_with = "cost")]
-    pub cost: u32,
+    pub cost: u64,
 }
 
 impl Ask<'_> {
@@ -60,7 +60,7 @@ struct AsksBody<'a> {
     #[serde(borrow)]
     key: Option<Text<'a>>,
     #[serde(default, deserialize_with = "some_cost")]
-    cost: Option<u32>,
+    cost: Option<u64>,
     #[serde(borrow)]
     all: Option<Vec<Ask<'a>>>,
 }
@@ -77,7 +77,7 @@ pub(super) struct Reserve<'a> {
     #[serde(borrow)]
     key: Option<Text<'a>>,
     #[serde(default, deserialize_with = "some_cost")]
-    cost: Option<u32>,
+    cost: Option<u64>,
     #[serde(borrow)]
     all: Option<Vec<Ask<'a>>>,
     #[serde(default, deserialize_with = "ttl")]
@@ -103,7 +103,7 @@ impl<'a> Reserve<'a> {
 )]
 pub(super) struct Costs {
     pub id: String,
-    pub costs: Vec<u32>,
+    pub costs: Vec<u64>,
 }
 
 /// A reservation.
@@ -243,7 +243,7 @@ fn pointer(path: &Path) -> String {
     text
 }
 
-const fn one_unit() -> u32 {
+const fn one_unit() -> u64 {
     1
 }
 
@@ -279,25 +279,29 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     struct Cost;
 
     impl Visitor<'_> for Cost {
-        type Value = u32;
+        type Value = u64;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a whole number from 0 to {}", u32::MAX)
+            write!(f, "a whole number from 0 to {MAX_LIMIT}")
         }
 
-        fn visit_u64<E: Error>(self, number: u64) -> Result<u32, E> {
-            u32::try_from(number).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+        fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+            if number <= MAX_LIMIT {
+                Ok(number)
+            } else {
+                Err(E::invalid_value(Unexpected::Unsigned(number), &self))
+            }
         }
     }
 
     deserializer.deserialize_u64(Cost)
 }
 
-fn some_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+fn some_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     cost(deserializer).map(Some)
 }
 
@@ -325,7 +329,7 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
 pub(super) struct InHead<'a> {
     pub limit: &'a str,
     pub key: Option<Cow<'a, [u8]>>,
-    pub cost: u32,
+    pub cost: u64,
     /// The status of a denial.
     pub denied: StatusCode,
 }
@@ -383,8 +387,8 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refus
         None => one_unit(),
         Some(text) => str::from_utf8(&text)
             .ok()
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| field("#", format!("the cost must be a whole number from 0 to {}", u32::MAX)))?,
+            .and_then(parse_units)
+            .ok_or_else(|| field("#", format!("the cost must be a whole number from 0 to {MAX_LIMIT}")))?,
     };
     Ok(InHead { limit, key, cost, denied })
 }
@@ -441,7 +445,7 @@ mod tests {
             (r#"{"key":"k"}"#, "missing field `limit`"),
             (r#"{"limit":5}"#, "#/limit"),
             (r#"{"limit":"a","key":5}"#, "#/key"),
-            (r#"{"limit":"a","cost":-1}"#, "`-1`, expected a whole number from 0 to 4294967295"),
+            (r#"{"limit":"a","cost":-1}"#, "`-1`, expected a whole number from 0 to 9007199254740991"),
             (r#"{"limit":"a","cost":1.5}"#, "`1.5`, expected a whole number"),
             (r#"{"limit":"a","cost":4294967296}"#, "`4294967296`, expected a whole number"),
             (r#"{"limit":"a","cost":"3"}"#, "#/cost"),

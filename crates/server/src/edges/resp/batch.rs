@@ -154,7 +154,7 @@ struct Take {
     id: u64,
     limit: Arc<Limit>,
     key: Box<[u8]>,
-    cost: u32,
+    cost: u64,
     with_reason: bool,
     /// Replies to commands after it.
     between: Vec<u8>,

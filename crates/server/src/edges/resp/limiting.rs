@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, DenialReason};
+use tidegate_core::{Decision, DenialReason, MAX_LIMIT};
 
 use super::{
     question::Question,
@@ -85,7 +85,7 @@ fn asked<'a, 'k>(
     context: &mut Context<'a>,
     name: &str,
     args: &[&'k [u8]],
-) -> Option<(Resolved<'a, 'k>, u32)> {
+) -> Option<(Resolved<'a, 'k>, u64)> {
     let resolved = match resolve(context.limits, args[0], args.get(1).copied()) {
         Ok(resolved) => resolved,
         Err(refusal) => {
@@ -94,9 +94,9 @@ fn asked<'a, 'k>(
         }
     };
     let Some(text) = args.get(2) else { return Some((resolved, 1)) };
-    let cost = number(text).and_then(|cost| u32::try_from(cost).ok());
+    let cost = cost_of(text);
     if cost.is_none() {
-        refuse_number(context, "cost", text, "a whole number from 0 to 4294967295");
+        refuse_number(context, "cost", text, COST);
     }
     Some((resolved, cost?))
 }
@@ -221,6 +221,14 @@ fn milliseconds(context: &mut Context<'_>, text: Option<&&[u8]>) -> Result<Optio
         refuse_number(context, "milliseconds", text, "a whole number above 0");
     }
     span.map(|ms| Some(Duration::from_millis(ms))).ok_or(())
+}
+
+/// The costs that a command may have.
+pub(super) const COST: &str = "a whole number from 0 to 9007199254740991";
+
+#[inline]
+pub(super) fn cost_of(text: &[u8]) -> Option<u64> {
+    number(text).and_then(|cost| u64::try_from(cost).ok()).filter(|cost| *cost <= MAX_LIMIT)
 }
 
 /// A whole number as redis-cell and Redis parse one.

@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum Question {
     /// About one of a limit's keys; a refund names its client.
-    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u32, act: Act, by: Option<Box<str>>, with_reason: bool },
+    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u64, act: Act, by: Option<Box<str>>, with_reason: bool },
     /// A change that an operator makes about one of a limit's keys.
     Operate { limit: Arc<Limit>, key: Box<[u8]>, operation: Operation, by: Box<str> },
     /// About a bucket that the request describes.
@@ -88,7 +88,7 @@ impl Question {
     }
 
     /// The key and the cost that it takes from a limit.
-    fn takes(&self) -> Option<(&[u8], u32)> {
+    fn takes(&self) -> Option<(&[u8], u64)> {
         match self {
             Self::Limit { key, cost, act: Act::Take, .. } => Some((key, *cost)),
             _ => None,
@@ -138,15 +138,15 @@ pub(crate) struct Reserving {
 }
 
 /// A limit, a key and a cost.
-type Asked = (Box<[u8]>, Box<[u8]>, u32);
+type Asked = (Box<[u8]>, Box<[u8]>, u64);
 
 #[derive(Debug)]
 pub(super) enum ReservationAct {
     /// For a time.
     Reserve(Nanos, Vec<Asked>),
-    Extend(Id, Vec<u32>),
+    Extend(Id, Vec<u64>),
     /// Without costs the reservation is cancelled.
-    Settle(Id, Option<Vec<u32>>),
+    Settle(Id, Option<Vec<u64>>),
 }
 
 /// The answer to it.

@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use tidegate_core::Nanos;
 
 use super::{
-    limiting::{number, refuse_number, write_numbers},
+    limiting::{COST, cost_of, number, refuse_number, write_numbers},
     question::{Done, Question, ReservationAct, Reserving},
     reply::Replies,
     session::{Context, Flow},
@@ -103,7 +103,7 @@ fn write_bound(replies: &mut Replies<'_>, joint: &JointAnswer) {
 }
 
 /// The reservation and its costs; `None` if an error was sent.
-fn id_and_costs(context: &mut Context<'_>, args: &[&[u8]]) -> Option<(Id, Vec<u32>)> {
+fn id_and_costs(context: &mut Context<'_>, args: &[&[u8]]) -> Option<(Id, Vec<u64>)> {
     let id = str::from_utf8(args[0]).map_err(|_| ReservationError::NotAnId).and_then(str::parse::<Id>);
     let id = match id {
         Ok(id) => id,
@@ -116,10 +116,10 @@ fn id_and_costs(context: &mut Context<'_>, args: &[&[u8]]) -> Option<(Id, Vec<u3
     Some((id, costs?))
 }
 
-fn read_cost(context: &mut Context<'_>, text: &[u8]) -> Option<u32> {
-    let cost = number(text).and_then(|cost| u32::try_from(cost).ok());
+fn read_cost(context: &mut Context<'_>, text: &[u8]) -> Option<u64> {
+    let cost = cost_of(text);
     if cost.is_none() {
-        refuse_number(context, "cost", text, "a whole number from 0 to 4294967295");
+        refuse_number(context, "cost", text, COST);
     }
     cost
 }

@@ -53,13 +53,13 @@ struct Rule {
     /// it alone; all others hold it together.
     taken_ahead: Arc<RwLock<Nanos>>,
     /// The limit with the quotas that connections add up to, by their units.
-    by_units: Mutex<HashMap<u32, Arc<Limit>>>,
+    by_units: Mutex<HashMap<u64, Arc<Limit>>>,
 }
 
 /// A request that a rule decides.
 pub(super) struct Question {
     rule: Arc<Rule>,
-    count: u32,
+    count: u64,
     is_prioritized: bool,
     /// Empty for a rule without values.
     values: Vec<Vec<u8>>,
@@ -70,7 +70,7 @@ pub(super) struct Question {
 impl Tokens {
     /// Allows each namespace at most `max_qps` requests a second, counted over ten slots.
     pub fn new(service: Arc<Service>, namespaces: Arc<Namespaces>, max_qps: u32) -> Self {
-        let policy = SlidingWindow::new(Quota::per_second(max_qps)).balanced();
+        let policy = SlidingWindow::new(Quota::per_second(max_qps.into())).balanced();
         let builder = KeyedLimiter::builder(policy).max_keys(MOST_NAMESPACES).clock(());
         let allowed = builder.build().expect("there is memory for a small table");
         Self { service, namespaces, allowed, table: ArcSwapOption::empty() }
@@ -106,7 +106,7 @@ impl Tokens {
             Some(_) => self.namespaces.connections(namespace),
             None => 0,
         };
-        Ok(Question { rule: Arc::clone(rule), count, is_prioritized, values, connections })
+        Ok(Question { rule: Arc::clone(rule), count: count.into(), is_prioritized, values, connections })
     }
 
     /// The rules in force.
@@ -242,7 +242,7 @@ fn answer(decisions: &[Decision]) -> Answer {
 }
 
 /// The denial of a request whose units were taken ahead by others.
-fn denied_until(limit: &Limit, cost: u32, until: Nanos, now: Nanos) -> Decision {
+fn denied_until(limit: &Limit, cost: u64, until: Nanos, now: Nanos) -> Decision {
     let (most, wait) = (limit.spec().policy.limit, until.saturating_since(now).get());
     if cost > most {
         Decision::deny_for_good(Standing { limit: most, room: 0, unit: 1, reset_after: wait })

@@ -1,6 +1,7 @@
 //! The questions in the messages of a frame.
 
 use spop::{TypedData, frame::Message};
+use tidegate_core::MAX_LIMIT;
 
 use crate::{
     decide::{refusal::Refusal, service::Ask},
@@ -12,7 +13,7 @@ use crate::{
 pub(super) struct Asked {
     pub limit: String,
     pub key: Option<Vec<u8>>,
-    pub cost: u32,
+    pub cost: u64,
 }
 
 /// Why a frame gets no decision. The message says what to do: HAProxy can log it.
@@ -36,7 +37,7 @@ pub(super) enum Unasked {
     Argument { message: String, argument: String },
     #[error("message `{0}` has no limit: add `limit=str(NAME)` to its args")]
     NoLimit(String),
-    #[error("message `{0}`: the cost must be a whole number from 0 to {max}", max = u32::MAX)]
+    #[error("message `{0}`: the cost must be a whole number from 0 to {max}", max = MAX_LIMIT)]
     Cost(String),
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -102,15 +103,16 @@ fn bytes(value: &TypedData) -> Option<Vec<u8>> {
     Some(text.into_bytes())
 }
 
-fn number(value: &TypedData) -> Option<u32> {
-    match value {
-        TypedData::Int32(number) => u32::try_from(*number).ok(),
-        TypedData::UInt32(number) => Some(*number),
-        TypedData::Int64(number) => u32::try_from(*number).ok(),
-        TypedData::UInt64(number) => u32::try_from(*number).ok(),
+fn number(value: &TypedData) -> Option<u64> {
+    let number = match value {
+        TypedData::Int32(number) => u64::try_from(*number).ok(),
+        TypedData::UInt32(number) => Some((*number).into()),
+        TypedData::Int64(number) => u64::try_from(*number).ok(),
+        TypedData::UInt64(number) => Some(*number),
         TypedData::String(text) => text.parse().ok(),
         _ => None,
-    }
+    };
+    number.filter(|number| *number <= MAX_LIMIT)
 }
 
 /// The first characters of a name, for a message.
@@ -159,6 +161,6 @@ mod tests {
             assert!(told(&[message(&[limit(), ("cost", cost)])]).contains("whole number"));
         }
         let cost = |cost: TypedData| asked(&[message(&[limit(), ("cost", cost)])]).unwrap()[0].cost;
-        assert_eq!([cost("7".into()), cost(TypedData::UInt64(u32::MAX.into()))], [7, u32::MAX]);
+        assert_eq!([cost("7".into()), cost(TypedData::UInt64(u32::MAX.into()))], [7, u32::MAX.into()]);
     }
 }

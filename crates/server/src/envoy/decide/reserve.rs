@@ -45,7 +45,7 @@ impl DescriptorService {
         let mut places = self.limited(&in_force, question, now)?;
         for found in found(&mut places) {
             found.act = act;
-            found.cost = hits.map_or(found.cost, units);
+            found.cost = hits.unwrap_or(found.cost);
             found.limit.accepts(act)?;
             found.decision = Some(found.limit.decide(act, &found.key, found.cost, now).await?);
         }
@@ -71,7 +71,7 @@ impl DescriptorService {
                 let why = "a limit that a request brings along cannot be reserved; configure it";
                 return Err(Unanswered::Override(why.to_owned()));
             }
-            (found.act, found.cost) = (Act::Take, units(amount));
+            (found.act, found.cost) = (Act::Take, amount);
         }
         let reserved: Vec<&mut Found> = found(&mut places).collect();
         if reserved.is_empty() {
@@ -123,7 +123,7 @@ impl DescriptorService {
         if parts.iter().any(|part| !part.limit.starts_with(&domain)) {
             return Err(refuse(ReservationError::Unknown));
         }
-        let costs = vec![units(actual); parts.len()];
+        let costs = vec![actual; parts.len()];
         self.service.settle(id, Some(&costs), now).await.map_err(refuse)
     }
 
@@ -152,9 +152,4 @@ impl DescriptorService {
 
 fn found(places: &mut [Place]) -> impl Iterator<Item = &mut Found> {
     places.iter_mut().filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
-}
-
-/// No limit is larger than 32 bits.
-fn units(amount: u64) -> u32 {
-    u32::try_from(amount).unwrap_or(u32::MAX)
 }

@@ -126,7 +126,7 @@ pub struct Event {
     /// The hash of the key.
     pub key: u64,
     /// The requested, charged or refunded cost.
-    pub cost: u32,
+    pub cost: u64,
     /// The number of its limit.
     pub limit: u16,
     /// The result.
@@ -270,23 +270,23 @@ pub(crate) struct Tap {
 impl Tap {
     /// Adds a decided request, if its key is chosen.
     #[cold]
-    pub fn see(&self, key: &[u8], cost: u32, decision: &Decision, is_shadow: bool, now: Nanos) {
+    pub fn see(&self, key: &[u8], cost: u64, decision: &Decision, is_shadow: bool, now: Nanos) {
         self.add(key, cost, Verdict::of(decision, is_shadow), decision.reason(), now);
     }
 
     /// Adds a charge, if its key is chosen.
     #[cold]
-    pub fn see_charge(&self, key: &[u8], cost: u32, now: Nanos) {
+    pub fn see_charge(&self, key: &[u8], cost: u64, now: Nanos) {
         self.add(key, cost, Verdict::Charged, None, now);
     }
 
     /// Adds a refund, if its key is chosen.
     #[cold]
-    pub fn see_refund(&self, key: &[u8], cost: u32, now: Nanos) {
+    pub fn see_refund(&self, key: &[u8], cost: u64, now: Nanos) {
         self.add(key, cost, Verdict::Refunded, None, now);
     }
 
-    fn add(&self, key: &[u8], cost: u32, verdict: Verdict, reason: Option<DenialReason>, now: Nanos) {
+    fn add(&self, key: &[u8], cost: u64, verdict: Verdict, reason: Option<DenialReason>, now: Nanos) {
         if let Some(hash) = self.trace.chosen(key) {
             let event = Event { time: now.get(), key: hash, cost, limit: self.limit, verdict, reason };
             lock(&self.trace.rings[hash as usize % RINGS]).push(event);

@@ -15,7 +15,7 @@
 use std::{borrow::Cow, collections::HashMap, io::BufRead};
 
 use serde::{Deserialize, Serialize};
-use tidegate_core::DenialReason;
+use tidegate_core::{DenialReason, MAX_LIMIT};
 
 use super::{Event, KeyShare, ParseKeyShareError, Verdict};
 
@@ -121,7 +121,7 @@ struct Line<'a> {
     name: Option<Cow<'a, str>>,
     #[serde(borrow)]
     time: Option<Cow<'a, str>>,
-    cost: Option<u32>,
+    cost: Option<u64>,
     verdict: Option<Verdict>,
     #[serde(borrow)]
     reason: Option<Cow<'a, str>>,
@@ -288,7 +288,11 @@ impl Reader {
                 };
                 let named = |reason: &DenialReason| read.reason.as_deref() == Some(reason.name());
                 let reason = DenialReason::ALL.into_iter().find(named);
-                let event = Event { time, key, cost: read.cost.unwrap_or(1), limit: *limit, verdict, reason };
+                let cost = read.cost.unwrap_or(1);
+                if cost > MAX_LIMIT {
+                    return Err(wrong("a cost is at most 9007199254740991"));
+                }
+                let event = Event { time, key, cost, limit: *limit, verdict, reason };
                 if recording.events.last().is_some_and(|last| last.time > time) {
                     return Err(wrong("the requests are not in order of time"));
                 }

@@ -15,7 +15,7 @@ pub(super) struct Caller {
     pub exact: bool,
     /// Whether the algorithm admits the request in one place.
     pub one_place: bool,
-    pub cost: u32,
+    pub cost: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -97,7 +97,7 @@ impl FleetRun {
     fn ask(&mut self, now: u64, caller: Caller) {
         let at = self.load.node(deal(self.key, self.requests), now, self.nodes.len() as u64) as usize;
         self.requests += 1;
-        self.cost += u64::from(caller.cost);
+        self.cost += caller.cost;
         let node = &mut self.nodes[at];
         node.asked = now;
         let answer = node.lease(self.lives.at(at, now)).ask(caller.cost, Nanos::new(now));
@@ -124,8 +124,7 @@ impl FleetRun {
     fn serve(&mut self, now: u64, message: ToAuthority) {
         let ToAuthority { node, life, request, caller } = message;
         let grant = self.terms.serve(self.shared.words(), Nanos::new(now), &request);
-        self.charged +=
-            u64::from(request.cost) + u64::from(request.spent) + u64::from(grant.units.min(request.ahead));
+        self.charged += request.cost + u64::from(request.spent) + u64::from(grant.units.min(request.ahead));
         let back = now + self.one_way;
         if let Some(caller) = caller {
             if self.lives.at(node, back) == life {
@@ -163,14 +162,14 @@ impl FleetRun {
         }
         self.row.admitted += 1;
         self.row.wrongly_admitted += u64::from(!caller.exact);
-        let in_window = self.admitted.count(now) + u64::from(caller.cost);
+        let in_window = self.admitted.count(now) + caller.cost;
         self.admitted.push(now, caller.cost);
         self.row.worst_window = self.row.worst_window.max(in_window);
         if let Some(delays) = &mut self.row.delays {
             delays.add(decision.delay());
         }
         if self.reference.decide(now, caller.cost).is_denied() {
-            let over = self.over.count(now) + u64::from(caller.cost);
+            let over = self.over.count(now) + caller.cost;
             self.over.push(now, caller.cost);
             self.figures.over = self.figures.over.max(over);
         }

@@ -44,7 +44,7 @@ pub(super) async fn pause() {
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    Settle(u32),
+    Settle(u64),
     Cancel,
     Extend,
     /// The time passes, and the server ends what has expired.
@@ -117,12 +117,12 @@ impl World {
     fn new(service: Service, clock: &Arc<ManualClock>, number: usize) -> Self {
         clock.set(START);
         let (service, key) = (service.with_reservations(2), number.to_le_bytes().to_vec());
-        for (limit, cost) in [(&b"tokens"[..], OTHERS as u32), (b"in-flight", 1)] {
+        for (limit, cost) in [(&b"tokens"[..], OTHERS), (b"in-flight", 1)] {
             let ask = Ask { limit, key: Some(&key), cost };
             let told = service.decide(ask, Act::Take, START).now_or_never().unwrap().unwrap();
             assert!(told.decision.is_allowed());
         }
-        let reserved = service.reserve(&asks(&key, HELD as u32, 1), TTL, START).now_or_never().unwrap();
+        let reserved = service.reserve(&asks(&key, HELD, 1), TTL, START).now_or_never().unwrap();
         let id = reserved.ok().and_then(|(_, id)| id).unwrap();
         let (is_released, taken) = (false, Cell::new(OTHERS));
         Self {
@@ -148,15 +148,15 @@ impl World {
             Settle(cost) => self.settle(Some(cost)).await,
             Cancel => self.settle(None).await,
             Extend if self.without == Some(Guard::Extension) => {
-                let joint = service.acquire_all(&asks(&self.key, MORE as u32, 0), now).await.ok().unwrap();
-                let more = [MORE as u32, 0].map(|cost| Estimate { cost, taken: now, place: 0 });
+                let joint = service.acquire_all(&asks(&self.key, MORE, 0), now).await.ok().unwrap();
+                let more = [MORE, 0].map(|cost| Estimate { cost, taken: now, place: 0 });
                 pause().await;
                 let is_kept =
                     joint.is_allowed() && service.reservations().extend(self.id, &more, now).is_ok();
                 Outcome::Extended(is_kept)
             }
             Extend => {
-                let told = service.extend(self.id, &[MORE as u32, 0], now).await;
+                let told = service.extend(self.id, &[MORE, 0], now).await;
                 Outcome::Extended(told.is_ok_and(|joint| joint.is_allowed()))
             }
             Expire => {
@@ -166,19 +166,18 @@ impl World {
                 Outcome::Expired
             }
             Take => {
-                let ask = Ask { limit: b"tokens", key: Some(&self.key), cost: HELD as u32 };
+                let ask = Ask { limit: b"tokens", key: Some(&self.key), cost: HELD };
                 let told = service.decide(ask, Act::Take, now).await.ok().unwrap();
                 self.took(told.decision.is_allowed())
             }
             Reserve if self.without == Some(Guard::Room) => {
-                let joint = service.acquire_all(&asks(&self.key, HELD as u32, 0), now).await.ok().unwrap();
+                let joint = service.acquire_all(&asks(&self.key, HELD, 0), now).await.ok().unwrap();
                 pause().await;
                 let is_made = service.reservations().add(&[], Nanos::from_secs(3_000), now).is_ok();
                 self.took(joint.is_allowed() && is_made)
             }
             Reserve => {
-                let told =
-                    service.reserve(&asks(&self.key, HELD as u32, 0), Nanos::from_secs(3_000), now).await;
+                let told = service.reserve(&asks(&self.key, HELD, 0), Nanos::from_secs(3_000), now).await;
                 self.took(told.is_ok_and(|(_, id)| id.is_some()))
             }
             Save => {
@@ -194,10 +193,10 @@ impl World {
         Outcome::Taken(units)
     }
 
-    async fn settle(&self, cost: Option<u32>) -> Outcome {
+    async fn settle(&self, cost: Option<u64>) -> Outcome {
         let (service, now) = (&self.service, self.service.now());
         let costs = cost.map(|cost| [cost, 0]);
-        let costs = costs.as_ref().map(<[u32; 2]>::as_slice);
+        let costs = costs.as_ref().map(<[u64; 2]>::as_slice);
         let is_first = match self.without {
             Some(Guard::EndsFirst) => {
                 let parts = service.reservations().parts(self.id).unwrap();
@@ -208,7 +207,7 @@ impl World {
                 is_open
             }
             Some(Guard::Late) => {
-                let ending = service.reservations().end(self.id, costs.map(<[u32]>::len), now).unwrap();
+                let ending = service.reservations().end(self.id, costs.map(<[u64]>::len), now).unwrap();
                 pause().await;
                 let is_first = ending.is_some();
                 service.settle_parts(
@@ -220,7 +219,7 @@ impl World {
             }
             _ => service.settle(self.id, costs, now).await.unwrap(),
         };
-        Outcome::Settled(is_first.then(|| u64::from(cost.unwrap_or(0))))
+        Outcome::Settled(is_first.then(|| cost.unwrap_or(0)))
     }
 
     /// In the order of the state file.
@@ -298,7 +297,7 @@ impl World {
     }
 }
 
-fn asks(key: &[u8], tokens: u32, permits: u32) -> [Ask<'_>; 2] {
+fn asks(key: &[u8], tokens: u64, permits: u64) -> [Ask<'_>; 2] {
     let ask = |limit, cost| Ask { limit, key: Some(key), cost };
     [ask(b"tokens", tokens), ask(b"in-flight", permits)]
 }

@@ -77,12 +77,10 @@ impl Charged {
     }
 
     async fn take_exactly(&self, units: u64, now: Nanos) -> bool {
-        let Ok(cost) = u32::try_from(units) else { return false };
-        self.limit.decide(Act::Take, &self.key, cost, now).await.is_ok_and(|decision| decision.is_allowed())
+        self.limit.decide(Act::Take, &self.key, units, now).await.is_ok_and(|decision| decision.is_allowed())
     }
 
     pub async fn give_back(&self, units: u64, now: Nanos) {
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
         if units > 0 && self.limit.decide(Act::Refund, &self.key, units, now).await.is_err() {
             // The units stay charged until their window ends.
             tracing::debug!(limit = self.limit.spec().name, units, "an unused share could not be given back");
@@ -106,8 +104,7 @@ pub(super) fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place 
     // Other algorithms remember when units were taken, which is unknown when they are given back.
     let is_aligned = policy.algorithm.name() == "fixed-window" && policy.options().is_empty();
     let window = policy.window.map_or(1, |window| window.as_secs().max(1));
-    let terms =
-        Terms { limit: policy.limit.into(), window, gives_back: window > 1 && is_aligned && is_exact };
+    let terms = Terms { limit: policy.limit, window, gives_back: window > 1 && is_aligned && is_exact };
     Place::Limited(Charged { rule, limit: Arc::clone(limit), key, terms })
 }
 
