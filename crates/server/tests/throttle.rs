@@ -122,7 +122,7 @@ fn errors_have_redis_cells_wording() {
         assert_eq!(client.ask(command), told);
     }
     let throttle = Throttle::new(1, None).unwrap();
-    let quota = ThrottleQuota { max_burst: 1 << 40, count: 1, period: 1 };
+    let quota = ThrottleQuota { max_burst: 1 << 53, count: 1, period: 1 };
     let refused = throttle.acquire(b"k", quota, 1, Nanos::ZERO);
     assert_eq!(refused.map(|decision| reply(&decision)), Err(ThrottleError::TooLarge));
 }

@@ -73,8 +73,8 @@ pub enum ThrottleError {
     /// A number is negative.
     #[error("Cell error: max_burst, count, period and quantity must not be negative")]
     Negative,
-    /// A burst or a quantity exceeds 4,294,967,294.
-    #[error("Cell error: max_burst and quantity are at most 4294967294")]
+    /// A burst or a quantity exceeds 2⁵³ − 2.
+    #[error("Cell error: max_burst and quantity are at most 9007199254740990")]
     TooLarge,
     /// The bucket would take more than 73 years to refill.
     #[error("Cell error: this burst would take more than 73 years to refill; lower it or raise the rate")]
@@ -135,7 +135,7 @@ impl ThrottleQuota {
     pub(crate) fn ask(self, quantity: i64) -> Result<ThrottleAsk, ThrottleError> {
         let (policy, fills_in) = self.bucket()?;
         let quantity = match u64::try_from(quantity) {
-            Ok(quantity @ 0..=MAX_LIMIT) => quantity,
+            Ok(quantity @ 0..MAX_LIMIT) => quantity,
             Ok(_) => return Err(ThrottleError::TooLarge),
             Err(_) => return Err(ThrottleError::Negative),
         };

@@ -1,5 +1,5 @@
--- value: start (7 bytes), count (4 bytes; 7 for a limit from 4,294,967,295 on)
--- A full count stands for any number, after a charge.
+-- value: start (7 bytes), count (4 bytes; 7 for a limit above 4,294,967,295)
+-- A full count, if it is above the limit, stands for any number, after a charge.
 -- numbers: limit, window, 1 for first-hit or 2 for a calendar, three boundaries
 local pack, read = struct.pack, struct.unpack
 local function prepare(p)
@@ -10,10 +10,10 @@ local function prepare(p)
     p.from = now < p[4] and 0 or now < p[5] and p[4] or now < p[6] and p[5] or p[6]
     p.begin = now < p[4] and now or p.from
   end
-  p.head, p.full = '<I7I4', 4294967295
-  if p[1] < p.full then return 11 end
-  p.head, p.full = '<I7I7', 9007199254740992
-  return 14
+  local wide = p[1] > 4294967295
+  p.head, p.most = wide and '<I7I7' or '<I7I4', wide and 9007199254740992 or 4294967295
+  p.full = p[1] < p.most and p.most or nil
+  return wide and 14 or 11
 end
 local function decide(p, v, cost)
   local limit, window, first_hit = p[1], p[2], p[3] == 1
@@ -33,7 +33,7 @@ end
 local function adopt(p, v)
   if #v ~= 11 and #v ~= 14 then return end
   local start, count = read(#v == 11 and '<I7I4' or '<I7I7', v)
-  if #v == 11 and count == 4294967295 then count = p.full end
-  return pack(p.head, start, math.min(count, p.full))
+  if #v == 11 and count == 4294967295 then count = p.most end
+  return pack(p.head, start, math.min(count, p.most))
 end
 return prepare, decide, adopt

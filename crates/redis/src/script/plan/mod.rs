@@ -243,7 +243,7 @@ impl Plan {
 }
 
 const fn window_of(limit: u64) -> Layout {
-    Layout::Window { count_bytes: if limit < u32::MAX as u64 { 4 } else { 7 } }
+    Layout::Window { count_bytes: if limit <= u32::MAX as u64 { 4 } else { 7 } }
 }
 
 /// Microseconds in the largest unit that divides them, kept short because every key contains the name.

@@ -26,9 +26,9 @@ impl Plan {
         let start = number(start);
         match self.layout {
             Layout::Window { count_bytes } if rest.len() == count_bytes => {
-                // A full count of four bytes stands for any number.
+                // A full count of four bytes that is above the limit stands for any number.
                 let count = match number(rest) {
-                    0xFFFF_FFFF if count_bytes == 4 => MAX_LIMIT + 1,
+                    0xFFFF_FFFF if self.policy.limit() < 0xFFFF_FFFF => MAX_LIMIT + 1,
                     count => count,
                 };
                 words.copy_from_slice(&[nanos(start), count]);

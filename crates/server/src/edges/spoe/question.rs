@@ -157,7 +157,7 @@ mod tests {
         assert!(told(&[message(&[("limit", TypedData::Null)])]).contains("no limit"));
         assert!(told(&[message(&[limit(), limit()])]).contains("each once"));
         assert!(told(&[message(&[limit(), ("keys", "a".into())])]).contains("argument `keys`"));
-        for cost in [TypedData::Int64(-1), TypedData::UInt64(1 << 32), "1.5".into(), TypedData::Null] {
+        for cost in [TypedData::Int64(-1), TypedData::UInt64(1 << 53), "1.5".into(), TypedData::Null] {
             assert!(told(&[message(&[limit(), ("cost", cost)])]).contains("whole number"));
         }
         let cost = |cost: TypedData| asked(&[message(&[limit(), ("cost", cost)])]).unwrap()[0].cost;

@@ -21,6 +21,6 @@ end
 local function charge(p, v, spent)
   local count, _, start = current(p, v)
   if count == 0 then start = math.max(start, p.begin) end
-  return struct.pack(p.head, start, math.min(count + spent, p.full))
+  return struct.pack(p.head, start, math.min(count + spent, p.most))
 end
 return room, alike, give_back, charge
