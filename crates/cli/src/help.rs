@@ -68,6 +68,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
             "tls-key",
             "tls-listeners",
             "tls-client-ca",
+            "tls-client-san",
             "access",
             "insecure",
             "max-connections",

@@ -11,7 +11,7 @@ use std::{env, ffi::OsString, path::Path, time::Duration};
 pub struct Args {}
 
 /// Variables without an effect, and what to use instead.
-const WITHOUT_EFFECT: [(&str, &str); 18] = [
+const WITHOUT_EFFECT: [(&str, &str); 17] = [
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
     ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the pauses between connections vary by themselves"),
     ("XDS_CLIENT_BACKOFF_JITTER", "the pauses between connections vary by themselves"),
@@ -26,7 +26,6 @@ const WITHOUT_EFFECT: [(&str, &str); 18] = [
     ("REDIS_PIPELINE_LIMIT", "calls are put together without a pause"),
     ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "the certificate's name is always verified"),
     ("REDIS_PERSECOND", "all limits are in one store"),
-    ("GRPC_CLIENT_TLS_SAN", "name the clients' certificates in TIDEGATE_ACCESS"),
     ("TRACING_SERVICE_NAME", "OTEL_SERVICE_NAME"),
     ("TRACING_SERVICE_NAMESPACE", "OTEL_RESOURCE_ATTRIBUTES"),
     ("TRACING_SERVICE_INSTANCE_ID", "OTEL_RESOURCE_ATTRIBUTES"),
@@ -113,6 +112,9 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         give("tls-listeners", "grpc".to_owned());
         if let Some(ca) = variable("GRPC_CLIENT_TLS_CACERT") {
             give("tls-client-ca", ca);
+            if let Some(name) = variable("GRPC_CLIENT_TLS_SAN") {
+                give("tls-client-san", name);
+            }
         }
     }
     match &*or("BACKEND_TYPE", "redis") {
@@ -461,10 +463,9 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
         let (_, ignored) =
-            of(&[("REDIS_PERSECOND", "true"), ("GRPC_CLIENT_TLS_SAN", "a"), ("REDIS_POOL_SIZE", "0")])
-                .unwrap();
+            of(&[("REDIS_PERSECOND", "true"), ("PROMETHEUS_PATH", "/a"), ("REDIS_POOL_SIZE", "0")]).unwrap();
         assert_eq!(ignored.len(), 2);
-        assert!(ignored[0].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
+        assert!(ignored[1].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
         for (variables, says) in [
             (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
             (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),

@@ -186,6 +186,15 @@ pub struct Args {
     /// Health checks need no certificate.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     pub(super) tls_client_ca: Option<PathBuf>,
+    /// The DNS name or URI that a client's certificate must have; --access instead lists several, with their roles
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TIDEGATE_TLS_CLIENT_SAN",
+        requires = "tls_client_ca",
+        conflicts_with = "access"
+    )]
+    tls_client_san: Option<String>,
     /// The access file, in YAML, with the roles of each client; reloaded when it changes
     ///
     /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
@@ -560,6 +569,7 @@ impl Args {
                 _ => None,
             },
             tls_listeners: self.tls_listeners.clone(),
+            tls_client_san: self.tls_client_san.clone(),
             access: self.access.clone(),
             insecure: self.insecure,
             grpc: match &self.grpc {

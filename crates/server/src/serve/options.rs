@@ -45,6 +45,8 @@ pub struct Options {
     pub tls: Option<TlsFiles>,
     /// The listeners with TLS, by their options (`http`, `resp`, `grpc`, `spoe`, `admin`); empty for all.
     pub tls_listeners: Vec<String>,
+    /// The DNS name or URI that a client's certificate must have, without an access file; `None` for any.
+    pub tls_client_san: Option<String>,
     /// The access file; `None` gives all clients the default rights.
     pub access: Option<PathBuf>,
     /// Allow addresses that other machines can reach without TLS or without credentials.
@@ -171,6 +173,7 @@ impl Default for Options {
             admin: Some("127.0.0.1:0".to_owned()),
             tls: None,
             tls_listeners: Vec::new(),
+            tls_client_san: None,
             access: None,
             insecure: false,
             rules: None,
