@@ -328,7 +328,8 @@ pub struct Args {
     pub(super) state: Option<PathBuf>,
     /// Directory that keeps the flow rules that operators push to programs (dashboard, POST /v1/flow/rules) across restarts
     ///
-    /// One file for each application, in YAML, read when the server starts. Without it they are kept in memory only.
+    /// One file for each application, in YAML, read when the server starts. The last hour of each program is kept there, too, and written
+    /// every 30 seconds. Without it both are kept in memory only.
     #[arg(long, value_name = "DIR", env = "TIDEGATE_FLOW_RULES")]
     flow_rules: Option<PathBuf>,
     /// How often the state is written: a server that is killed loses the use of at most this time

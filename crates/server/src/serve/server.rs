@@ -24,7 +24,7 @@ use crate::observe::webhook::Webhook;
 #[cfg(feature = "grpc")]
 use crate::serve::for_envoy::ForEnvoy;
 use crate::{
-    control::flow::{Flow, Pushed},
+    control::flow::Flow,
     decide::{
         limits::{Capacity, Limits},
         observers::DecisionObservers,
@@ -50,7 +50,7 @@ use crate::{
     },
     rules::{Keeping, file::RulesFile, is_sensible},
     serve::{
-        background::{divide_memory, end_what_is_due, every},
+        background::{divide_memory, end_what_is_due, every, keep_hours},
         follow::follow,
         listeners::Listeners,
         options::Options,
@@ -61,7 +61,7 @@ use crate::{
     },
 };
 
-/// The least time for the last write of the usage.
+/// The least time for the last write of the usage and of the hours of programs.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// An order to a running server.
@@ -173,8 +173,7 @@ impl Server {
         listeners.serve_grpc(&rates, &mut metrics).await?;
         listeners.serve_spoe(&mut metrics).await?;
         listeners.serve_sentinel(&mut metrics).await?;
-        let flow = Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() };
-        let flow = Arc::new(flow);
+        let flow = Arc::new(Flow::open(options.flow_rules.as_deref(), service.now())?);
         listeners.serve_dashboard(&flow, &mut metrics).await?;
         // All addresses are bound before any is served.
         let http = listeners.listen("http", options.http.as_deref()).await?;
@@ -297,6 +296,7 @@ impl Server {
         }));
         background.spawn(divide_memory(Arc::clone(&service)));
         background.spawn(end_what_is_due(Arc::clone(&service)));
+        background.spawn(keep_hours(Arc::clone(&service), Arc::clone(&app.flow)));
         while let Some(Order::Reload) = orders.recv().await {
             // If a request is already waiting, that is enough.
             let _ = reload_now.try_send(None);
@@ -316,11 +316,16 @@ impl Server {
         let ended = stop_listeners(serving, resp, options.grace, &mut orders, open).await;
         #[cfg(feature = "grpc")]
         sending.end().await;
-        if let Some(usage) = usage {
-            let left = options.grace.saturating_sub(stopping.elapsed()).max(LAST_WRITE);
-            if timeout(left, tokio::task::spawn_blocking(move || usage.write())).await.is_err() {
-                tracing::error!("the last usage was not written in time");
+        let (flow, now) = (Arc::clone(&app.flow), service.now());
+        let last = move || {
+            flow.hours.write(&flow.reports, now);
+            if let Some(usage) = usage {
+                usage.write();
             }
+        };
+        let left = options.grace.saturating_sub(stopping.elapsed()).max(LAST_WRITE);
+        if timeout(left, tokio::task::spawn_blocking(last)).await.is_err() {
+            tracing::error!("the last usage, or the hours of programs, were not written in time");
         }
         let Some(state) = state else {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
