@@ -17,6 +17,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
             "admin",
             "admin-host",
             "open-metrics",
+            "metrics-path",
             "audit",
             "usage",
             "webhook",

@@ -11,11 +11,10 @@ use std::{env, ffi::OsString, path::Path, time::Duration};
 pub struct Args {}
 
 /// Variables without an effect, and what to use instead.
-const WITHOUT_EFFECT: [(&str, &str); 17] = [
+const WITHOUT_EFFECT: [(&str, &str); 16] = [
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
     ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the pauses between connections vary by themselves"),
     ("XDS_CLIENT_BACKOFF_JITTER", "the pauses between connections vary by themselves"),
-    ("PROMETHEUS_PATH", "the path is /metrics"),
     ("PROMETHEUS_MAPPER_YAML", "names are those of the usual mapping"),
     ("USE_DOG_STATSD_MOGRIFIERS", "names are those of the counters"),
     ("EXPIRATION_JITTER_MAX_SECONDS", "keys expire with their windows"),
@@ -137,6 +136,7 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         give("envoy-header-names", names.join(","));
     }
     for (name, option) in [
+        ("PROMETHEUS_PATH", "metrics-path"),
         ("NEAR_LIMIT_RATIO", "envoy-near-limit"),
         ("GRPC_MAX_CONNECTION_AGE", "grpc-max-age"),
         ("GRPC_MAX_CONNECTION_AGE_GRACE", "grpc-max-age-grace"),
@@ -463,7 +463,8 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
         let (_, ignored) =
-            of(&[("REDIS_PERSECOND", "true"), ("PROMETHEUS_PATH", "/a"), ("REDIS_POOL_SIZE", "0")]).unwrap();
+            of(&[("REDIS_PERSECOND", "true"), ("PROMETHEUS_MAPPER_YAML", "/a"), ("REDIS_POOL_SIZE", "0")])
+                .unwrap();
         assert_eq!(ignored.len(), 2);
         assert!(ignored[1].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
         for (variables, says) in [

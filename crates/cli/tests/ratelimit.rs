@@ -28,6 +28,7 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
         ("GRPC_PORT", "0"),
         ("USE_PROMETHEUS", "true"),
         ("PROMETHEUS_ADDR", "127.0.0.1:0"),
+        ("PROMETHEUS_PATH", "/stats/prometheus"),
         ("RUNTIME_ROOT", root.to_str().unwrap()),
         ("RUNTIME_SUBDIRECTORY", "ratelimit"),
         ("GRPC_SERVER_USE_TLS", "true"),
@@ -48,7 +49,10 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
         request(&server.admin, "GET", "/metrics", "")
             .contains("tidegate_decisions_total{limit=\"shop.user\"")
     );
-    let metrics = || request(&server.admin, "GET", "/metrics", "");
+    let metrics = || request(&server.admin, "GET", "/stats/prometheus", "");
+    assert!(metrics().starts_with("HTTP/1.1 200"));
+    assert!(request(&server.http, "GET", "/stats/prometheus", "").starts_with("HTTP/1.1 404"));
+    assert!(request(&server.admin, "POST", "/stats/prometheus", "").starts_with("HTTP/1.1 405"));
     assert!(metrics().contains("ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"user\"} 0\n"));
     let grpc = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
     let grpc = grpc.trim().split(',').next().unwrap().replace("127.0.0.1", "localhost");

@@ -365,6 +365,9 @@ pub struct Args {
     /// Let clients without credentials read the metrics of the control plane, with the names of limits; nothing else there
     #[arg(long, env = "TIDEGATE_OPEN_METRICS")]
     open_metrics: bool,
+    /// Serve /metrics of the control plane at this path, too
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_METRICS_PATH")]
+    metrics_path: Option<String>,
     /// Host names of the control plane that need no credentials, as in limits.internal (separate several with commas)
     ///
     /// Without credentials, the control plane answers only to IP addresses, localhost and these names, so that no web page can reach it
@@ -607,6 +610,7 @@ impl Args {
             rules: self.rules.clone(),
             rules_writable: self.rules_writable,
             open_metrics: self.open_metrics,
+            metrics_path: self.metrics_path.clone(),
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
             container_memory: cgroup::memory_limit(Path::new("/proc"), Path::new("/sys/fs/cgroup"))

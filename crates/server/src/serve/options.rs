@@ -57,6 +57,8 @@ pub struct Options {
     pub rules_writable: bool,
     /// Whether clients without credentials may read the metrics of the control plane.
     pub open_metrics: bool,
+    /// Another path of `/metrics` on the control plane.
+    pub metrics_path: Option<String>,
     /// A file or a directory with the configuration of Envoy's rate limit service.
     pub envoy_config: Option<PathBuf>,
     /// A file with Sentinel's cluster rules, or a directory with one for each namespace.
@@ -179,6 +181,7 @@ impl Default for Options {
             rules: None,
             rules_writable: false,
             open_metrics: false,
+            metrics_path: None,
             envoy_config: None,
             sentinel_rules: None,
             sentinel_sharing: None,

@@ -205,6 +205,7 @@ impl Server {
             trace_readers: Arc::new(Semaphore::new(1)),
             rules_thread: http::RulesThread::start().map_err(StartError::Threads)?,
             open_metrics: options.open_metrics,
+            metrics_path: options.metrics_path.clone(),
             origins: options.http_origins.clone(),
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),
