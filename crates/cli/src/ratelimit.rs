@@ -105,15 +105,8 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         other => return Err(format!("CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW")),
     }
     if is_on("GRPC_SERVER_USE_TLS") {
-        let file = |name: &str| variable(name).ok_or(format!("GRPC_SERVER_USE_TLS needs {name}"));
-        give("tls-cert", file("GRPC_SERVER_TLS_CERT")?);
-        give("tls-key", file("GRPC_SERVER_TLS_KEY")?);
-        give("tls-listeners", "grpc".to_owned());
-        if let Some(ca) = variable("GRPC_CLIENT_TLS_CACERT") {
-            give("tls-client-ca", ca);
-            if let Some(name) = variable("GRPC_CLIENT_TLS_SAN") {
-                give("tls-client-san", name);
-            }
+        for (option, value) in tls(&variable)? {
+            give(option, value);
         }
     }
     match &*or("BACKEND_TYPE", "redis") {
@@ -163,6 +156,21 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
     let ignored = WITHOUT_EFFECT.iter().filter(|(name, _)| is_set(name));
     let ignored = ignored.map(|(name, instead)| format!("{name} ({instead})")).collect();
     Ok((options, ignored))
+}
+
+/// TLS on gRPC, and what clients need.
+fn tls(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<(&'static str, String)>, String> {
+    let file = |name: &str| variable(name).ok_or(format!("GRPC_SERVER_USE_TLS needs {name}"));
+    let mut options = vec![
+        ("tls-cert", file("GRPC_SERVER_TLS_CERT")?),
+        ("tls-key", file("GRPC_SERVER_TLS_KEY")?),
+        ("tls-listeners", "grpc".to_owned()),
+    ];
+    if let Some(ca) = variable("GRPC_CLIENT_TLS_CACERT") {
+        options.push(("tls-client-ca", ca));
+        options.extend(variable("GRPC_CLIENT_TLS_SAN").map(|name| ("tls-client-san", name)));
+    }
+    Ok(options)
 }
 
 /// Where counters are sent. There, `USE_STATSD` is on unless it is false, and no two of the three work together.
