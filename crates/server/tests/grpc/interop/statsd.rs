@@ -133,13 +133,16 @@ fn dogstatsd_gets_the_same_counters_with_the_same_tags() {
         &[
             ("USE_STATSD", "false"),
             ("USE_DOG_STATSD", "true"),
+            ("SHADOW_MODE", "true"),
             ("STATSD_PORT", &theirs_at.to_string()),
             ("EXTRA_TAGS", "zone:eu.1,app:shop"),
         ],
     );
     let address = format!("dogstatsd://localhost:{ours_at}?interval=200ms&tag=zone:eu.1&tag=app:shop");
-    let here =
-        ours("interop-dogstatsd-ours", |options| options.envoy_statsd = Some(address.parse().unwrap()));
+    let here = ours("interop-dogstatsd-ours", |options| {
+        options.envoy_statsd = Some(address.parse().unwrap());
+        options.envoy_modes.shadow = true;
+    });
     for grpc in [here.grpc, there.grpc] {
         ask(&mut Client::of(grpc));
     }
@@ -150,7 +153,8 @@ fn dogstatsd_gets_the_same_counters_with_the_same_tags() {
     eventually("both have sent the same", || of_the_service(&theirs) == of_the_service(&ours_sent));
     let sent = of_the_service(&theirs);
     println!("{} counters", sent.len());
-    assert!(sent.len() > 40, "{sent:#?}");
+    let shadowed = sent.get("ratelimit.service.global_shadow_mode app:shop zone:eu_1");
+    assert!(sent.len() > 40 && shadowed > Some(&10), "{sent:#?}");
 }
 
 #[test]
@@ -189,7 +193,8 @@ fn prometheus_gets_the_same_families_and_labels() {
     eventually("it has counted all", || there().iter().any(is_counted));
     let missing = || here.iter().filter(|line| !there().contains(line)).cloned().collect::<Vec<_>>();
     // It has no family without a count.
-    let without = ["# TYPE ratelimit_service_config_load_error counter"];
+    let without = ["config_load_error", "global_shadow_mode"];
+    let without = without.map(|name| format!("# TYPE ratelimit_service_{name} counter"));
     eventually("both have the same", || missing() == without);
     let known = |line: &&String| here.contains(line);
     // Hits of its local cache, which the mapping does not know, have the rule in the family's name.
