@@ -11,11 +11,10 @@ use std::{env, ffi::OsString, path::Path, time::Duration};
 pub struct Args {}
 
 /// Variables without an effect, and what to use instead.
-const WITHOUT_EFFECT: [(&str, &str); 18] = [
+const WITHOUT_EFFECT: [(&str, &str); 16] = [
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
     ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the pauses between connections vary by themselves"),
     ("XDS_CLIENT_BACKOFF_JITTER", "the pauses between connections vary by themselves"),
-    ("PROMETHEUS_PATH", "the path is /metrics"),
     ("PROMETHEUS_MAPPER_YAML", "names are those of the usual mapping"),
     ("USE_DOG_STATSD_MOGRIFIERS", "names are those of the counters"),
     ("EXPIRATION_JITTER_MAX_SECONDS", "keys expire with their windows"),
@@ -26,7 +25,6 @@ const WITHOUT_EFFECT: [(&str, &str); 18] = [
     ("REDIS_PIPELINE_LIMIT", "calls are put together without a pause"),
     ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "the certificate's name is always verified"),
     ("REDIS_PERSECOND", "all limits are in one store"),
-    ("GRPC_CLIENT_TLS_SAN", "name the clients' certificates in TIDEGATE_ACCESS"),
     ("TRACING_SERVICE_NAME", "OTEL_SERVICE_NAME"),
     ("TRACING_SERVICE_NAMESPACE", "OTEL_RESOURCE_ATTRIBUTES"),
     ("TRACING_SERVICE_INSTANCE_ID", "OTEL_RESOURCE_ATTRIBUTES"),
@@ -107,12 +105,8 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         other => return Err(format!("CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW")),
     }
     if is_on("GRPC_SERVER_USE_TLS") {
-        let file = |name: &str| variable(name).ok_or(format!("GRPC_SERVER_USE_TLS needs {name}"));
-        give("tls-cert", file("GRPC_SERVER_TLS_CERT")?);
-        give("tls-key", file("GRPC_SERVER_TLS_KEY")?);
-        give("tls-listeners", "grpc".to_owned());
-        if let Some(ca) = variable("GRPC_CLIENT_TLS_CACERT") {
-            give("tls-client-ca", ca);
+        for (option, value) in tls(&variable)? {
+            give(option, value);
         }
     }
     match &*or("BACKEND_TYPE", "redis") {
@@ -135,6 +129,7 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         give("envoy-header-names", names.join(","));
     }
     for (name, option) in [
+        ("PROMETHEUS_PATH", "metrics-path"),
         ("NEAR_LIMIT_RATIO", "envoy-near-limit"),
         ("GRPC_MAX_CONNECTION_AGE", "grpc-max-age"),
         ("GRPC_MAX_CONNECTION_AGE_GRACE", "grpc-max-age-grace"),
@@ -161,6 +156,21 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
     let ignored = WITHOUT_EFFECT.iter().filter(|(name, _)| is_set(name));
     let ignored = ignored.map(|(name, instead)| format!("{name} ({instead})")).collect();
     Ok((options, ignored))
+}
+
+/// TLS on gRPC, and what clients need.
+fn tls(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<(&'static str, String)>, String> {
+    let file = |name: &str| variable(name).ok_or(format!("GRPC_SERVER_USE_TLS needs {name}"));
+    let mut options = vec![
+        ("tls-cert", file("GRPC_SERVER_TLS_CERT")?),
+        ("tls-key", file("GRPC_SERVER_TLS_KEY")?),
+        ("tls-listeners", "grpc".to_owned()),
+    ];
+    if let Some(ca) = variable("GRPC_CLIENT_TLS_CACERT") {
+        options.push(("tls-client-ca", ca));
+        options.extend(variable("GRPC_CLIENT_TLS_SAN").map(|name| ("tls-client-san", name)));
+    }
+    Ok(options)
 }
 
 /// Where counters are sent. There, `USE_STATSD` is on unless it is false, and no two of the three work together.
@@ -461,10 +471,10 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
         let (_, ignored) =
-            of(&[("REDIS_PERSECOND", "true"), ("GRPC_CLIENT_TLS_SAN", "a"), ("REDIS_POOL_SIZE", "0")])
+            of(&[("REDIS_PERSECOND", "true"), ("PROMETHEUS_MAPPER_YAML", "/a"), ("REDIS_POOL_SIZE", "0")])
                 .unwrap();
         assert_eq!(ignored.len(), 2);
-        assert!(ignored[0].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
+        assert!(ignored[1].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
         for (variables, says) in [
             (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
             (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),

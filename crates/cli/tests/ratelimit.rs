@@ -28,6 +28,7 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
         ("GRPC_PORT", "0"),
         ("USE_PROMETHEUS", "true"),
         ("PROMETHEUS_ADDR", "127.0.0.1:0"),
+        ("PROMETHEUS_PATH", "/stats/prometheus"),
         ("RUNTIME_ROOT", root.to_str().unwrap()),
         ("RUNTIME_SUBDIRECTORY", "ratelimit"),
         ("GRPC_SERVER_USE_TLS", "true"),
@@ -48,7 +49,10 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
         request(&server.admin, "GET", "/metrics", "")
             .contains("tidegate_decisions_total{limit=\"shop.user\"")
     );
-    let metrics = || request(&server.admin, "GET", "/metrics", "");
+    let metrics = || request(&server.admin, "GET", "/stats/prometheus", "");
+    assert!(metrics().starts_with("HTTP/1.1 200"));
+    assert!(request(&server.http, "GET", "/stats/prometheus", "").starts_with("HTTP/1.1 404"));
+    assert!(request(&server.admin, "POST", "/stats/prometheus", "").starts_with("HTTP/1.1 405"));
     assert!(metrics().contains("ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"user\"} 0\n"));
     let grpc = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
     let grpc = grpc.trim().split(',').next().unwrap().replace("127.0.0.1", "localhost");
@@ -63,6 +67,59 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
     assert!(asked().contains("\"overallCode\":\"OK\""));
     assert!(asked().starts_with("HTTP/1.1 429"));
     assert!(metrics().contains("ratelimit_service_rate_limit_over_limit{domain=\"shop\",key1=\"user\"} 1\n"));
+}
+
+#[test]
+fn a_clients_certificate_must_have_the_name_of_the_environment() {
+    let directory = scratch("ratelimit-san");
+    let config = directory.join("config");
+    fs::create_dir_all(&config).unwrap();
+    let rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]\n";
+    fs::write(config.join("shop.yaml"), rules).unwrap();
+    let authority = Authority::new(&directory, "ca");
+    let [cert, key] = authority.issue("server", &["localhost"]);
+    let serving = |name: &str| {
+        let mut command = tidegate();
+        command.arg("ratelimit").envs([
+            ("HOST", "127.0.0.1"),
+            ("PORT", "0"),
+            ("GRPC_HOST", "127.0.0.1"),
+            ("GRPC_PORT", "0"),
+            ("DEBUG_PORT", "0"),
+            ("USE_STATSD", "false"),
+            ("RUNTIME_ROOT", directory.to_str().unwrap()),
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", &cert),
+            ("GRPC_SERVER_TLS_KEY", &key),
+            ("GRPC_CLIENT_TLS_CACERT", &authority.file()),
+            ("GRPC_CLIENT_TLS_SAN", name),
+        ]);
+        Serving::run(&mut command)
+    };
+    let call = directory.join("call");
+    fs::write(&call, [0; 5]).unwrap();
+    // An empty request without a domain, so that it is invalid (3) for a client that may ask.
+    let status = |server: &Serving, identity: &[String]| {
+        let grpc = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
+        let grpc = grpc.trim().split(',').next().unwrap().replace("127.0.0.1", "localhost");
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-D", "-", "-o", "/dev/null", "--cacert", &authority.file()]).args(identity);
+        curl.args(["-H", "content-type: application/grpc", "-H", "te: trailers", "--data-binary"]);
+        curl.arg(format!("@{}", call.display()));
+        curl.arg(format!("https://{grpc}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"));
+        let head = String::from_utf8(curl.output().unwrap().stdout).unwrap();
+        let code = head.lines().find_map(|line| line.strip_prefix("grpc-status: "));
+        code.unwrap_or_else(|| panic!("{head}")).trim().to_owned()
+    };
+    let identity = |name: &str| {
+        let [cert, key] = authority.issue(name, &[&format!("{name}.example")]);
+        ["--cert".to_owned(), cert, "--key".to_owned(), key]
+    };
+    let (envoy, other) = (identity("envoy"), identity("other"));
+    let server = serving("envoy.example");
+    assert_eq!([&envoy[..], &other, &[]].map(|identity| status(&server, identity)), ["3", "16", "16"]);
+    let server = serving("");
+    assert_eq!([&envoy[..], &other, &[]].map(|identity| status(&server, identity)), ["3", "3", "16"]);
 }
 
 #[test]

@@ -186,6 +186,15 @@ pub struct Args {
     /// Health checks need no certificate.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     pub(super) tls_client_ca: Option<PathBuf>,
+    /// The DNS name or URI that a client's certificate must have; --access instead lists several, with their roles
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TIDEGATE_TLS_CLIENT_SAN",
+        requires = "tls_client_ca",
+        conflicts_with = "access"
+    )]
+    tls_client_san: Option<String>,
     /// The access file, in YAML, with the roles of each client; reloaded when it changes
     ///
     /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
@@ -356,6 +365,9 @@ pub struct Args {
     /// Let clients without credentials read the metrics of the control plane, with the names of limits; nothing else there
     #[arg(long, env = "TIDEGATE_OPEN_METRICS")]
     open_metrics: bool,
+    /// Serve /metrics of the control plane at this path, too
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_METRICS_PATH")]
+    metrics_path: Option<String>,
     /// Host names of the control plane that need no credentials, as in limits.internal (separate several with commas)
     ///
     /// Without credentials, the control plane answers only to IP addresses, localhost and these names, so that no web page can reach it
@@ -561,6 +573,7 @@ impl Args {
                 _ => None,
             },
             tls_listeners: self.tls_listeners.clone(),
+            tls_client_san: self.tls_client_san.clone(),
             access: self.access.clone(),
             insecure: self.insecure,
             grpc: match &self.grpc {
@@ -597,6 +610,7 @@ impl Args {
             rules: self.rules.clone(),
             rules_writable: self.rules_writable,
             open_metrics: self.open_metrics,
+            metrics_path: self.metrics_path.clone(),
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
             container_memory: cgroup::memory_limit(Path::new("/proc"), Path::new("/sys/fs/cgroup"))

@@ -4,7 +4,14 @@ mod metadata;
 #[cfg(feature = "grpc")]
 mod reserve;
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use axum::http::{HeaderName, HeaderValue};
 use futures_util::future::join_all;
@@ -99,6 +106,8 @@ pub struct DescriptorService {
     /// The provider of language models whose header fields they also include.
     vendor: Option<Vendor>,
     overrides: Overrides,
+    /// The requests that were admitted because all are.
+    shadowed: AtomicU64,
 }
 
 impl fmt::Debug for DescriptorService {
@@ -140,7 +149,7 @@ impl DescriptorService {
     /// Decides with the limits of this service.
     pub fn new(service: Arc<Service>, consume: Consume, fields: AnswerFields) -> Self {
         let (modes, overrides) = (Modes::default(), Overrides::default());
-        Self { service, consume, fields, modes, vendor: None, overrides }
+        Self { service, consume, fields, modes, vendor: None, overrides, shadowed: AtomicU64::new(0) }
     }
 
     /// The same in these modes.
@@ -158,6 +167,12 @@ impl DescriptorService {
     /// The provider of language models whose header fields answers have.
     pub(crate) fn vendor(&self) -> Option<Vendor> {
         self.vendor
+    }
+
+    /// How many requests were admitted only because all are.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn shadowed(&self) -> u64 {
+        self.shadowed.load(Ordering::Relaxed)
     }
 
     /// The service with the limits.
@@ -381,6 +396,9 @@ impl DescriptorService {
             let numbers = [limit.requests_per_unit, u64::from(status.remaining), reset];
             let names = names.iter().map(|name| Cow::Owned(name.as_str().to_owned()));
             headers.extend(names.zip(numbers.map(|number| number.to_string())));
+        }
+        if is_over && self.modes.shadow {
+            self.shadowed.fetch_add(1, Ordering::Relaxed);
         }
         let is_over = is_over && !self.modes.shadow;
         let denied = places.iter().filter_map(|place| match place {

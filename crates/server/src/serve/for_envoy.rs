@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    decide::service::Service,
+    envoy::decide::DescriptorService,
     observe::{
         metrics::{Events, Metrics, Reference, XdsStats},
         statsd::Statsd,
@@ -31,7 +31,7 @@ impl ForEnvoy {
     pub fn new(
         options: &Options,
         sources: &Sources,
-        service: &Arc<Service>,
+        rates: &Arc<DescriptorService>,
         events: &Arc<Events>,
         reload: &mpsc::Sender<ReloadOrder>,
         metrics: &mut Metrics,
@@ -42,15 +42,15 @@ impl ForEnvoy {
                 source: source.clone(),
                 discovered: Arc::clone(discovered),
                 stats: Arc::new(XdsStats::new(&source.origin)),
-                service: Arc::clone(service),
+                service: Arc::clone(rates.service()),
                 reload: reload.clone(),
                 merge_domains: options.envoy_modes.merge_domains,
             })
             .collect();
         metrics.add_xds(control_planes.iter().map(|client| Arc::clone(&client.stats)).collect());
         let has_files = options.envoy_config.is_some();
-        let (service, events, grpc) = (Arc::clone(service), Arc::clone(events), Arc::clone(&metrics.grpc));
-        let reference = Arc::new(Reference { service, events, grpc, has_files });
+        let (rates, events, grpc) = (Arc::clone(rates), Arc::clone(events), Arc::clone(&metrics.grpc));
+        let reference = Arc::new(Reference { rates, events, grpc, has_files });
         if options.envoy_metric_names {
             metrics.add_reference(Arc::clone(&reference));
         }

@@ -45,6 +45,8 @@ pub struct Options {
     pub tls: Option<TlsFiles>,
     /// The listeners with TLS, by their options (`http`, `resp`, `grpc`, `spoe`, `admin`); empty for all.
     pub tls_listeners: Vec<String>,
+    /// The DNS name or URI that a client's certificate must have, without an access file; `None` for any.
+    pub tls_client_san: Option<String>,
     /// The access file; `None` gives all clients the default rights.
     pub access: Option<PathBuf>,
     /// Allow addresses that other machines can reach without TLS or without credentials.
@@ -55,6 +57,8 @@ pub struct Options {
     pub rules_writable: bool,
     /// Whether clients without credentials may read the metrics of the control plane.
     pub open_metrics: bool,
+    /// Another path of `/metrics` on the control plane.
+    pub metrics_path: Option<String>,
     /// A file or a directory with the configuration of Envoy's rate limit service.
     pub envoy_config: Option<PathBuf>,
     /// A file with Sentinel's cluster rules, or a directory with one for each namespace.
@@ -171,11 +175,13 @@ impl Default for Options {
             admin: Some("127.0.0.1:0".to_owned()),
             tls: None,
             tls_listeners: Vec::new(),
+            tls_client_san: None,
             access: None,
             insecure: false,
             rules: None,
             rules_writable: false,
             open_metrics: false,
+            metrics_path: None,
             envoy_config: None,
             sentinel_rules: None,
             sentinel_sharing: None,

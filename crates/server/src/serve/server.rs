@@ -188,7 +188,7 @@ impl Server {
         let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
         #[cfg(feature = "grpc")]
-        let for_envoy = ForEnvoy::new(&options, &sources, &service, &events, &reload_orders.0, &mut metrics);
+        let for_envoy = ForEnvoy::new(&options, &sources, &rates, &events, &reload_orders.0, &mut metrics);
         if let Some(telemetry) = &options.telemetry {
             telemetry.export(metrics.sources());
         }
@@ -205,6 +205,7 @@ impl Server {
             trace_readers: Arc::new(Semaphore::new(1)),
             rules_thread: http::RulesThread::start().map_err(StartError::Threads)?,
             open_metrics: options.open_metrics,
+            metrics_path: options.metrics_path.clone(),
             origins: options.http_origins.clone(),
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use tonic::Code;
 
 use super::{Events, GrpcStats, Kind, Labels, Sink, Source, read};
-use crate::{decide::service::Service, envoy::counts::NAMES};
+use crate::envoy::{counts::NAMES, decide::DescriptorService};
 
 /// Rules with longer names are left out, so that each line fits into a datagram.
 const MAX_NAME: usize = 1_024;
@@ -16,7 +16,7 @@ const METHOD: Labels<'static> = &[("grpc_method", "ShouldRateLimit")];
 
 /// Where the counters are.
 pub(crate) struct Reference {
-    pub service: Arc<Service>,
+    pub rates: Arc<DescriptorService>,
     pub events: Arc<Events>,
     pub grpc: Arc<GrpcStats>,
     /// Whether files were loaded at the start, which counts there.
@@ -27,7 +27,7 @@ impl Reference {
     /// All counters by their names in `StatsD`.
     pub fn read(&self) -> BTreeMap<String, u64> {
         let mut all: BTreeMap<String, u64> = BTreeMap::new();
-        let in_force = self.service.in_force();
+        let in_force = self.rates.service().in_force();
         for (domain, path, counts) in in_force.descriptors().counted() {
             let rule = cleaned(&format!("{domain}.{path}"));
             for ((name, _), count) in NAMES.iter().zip(counts).filter(|_| rule.len() <= MAX_NAME) {
@@ -41,6 +41,7 @@ impl Reference {
         let others = [
             ("ratelimit.service.config_load_success".to_owned(), loads),
             ("ratelimit.service.config_load_error".to_owned(), read(&self.events.reloads_refused)),
+            ("ratelimit.service.global_shadow_mode".to_owned(), self.rates.shadowed()),
             (format!("{ERRORS}redis_error"), of_store),
             (format!("{ERRORS}service_error"), failed - of_store),
             (CALLS.to_owned(), ok + over + failed),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, UdpSocket},
     sync::{Arc, Mutex},
     thread,
 };
@@ -98,6 +98,65 @@ fn statsd_gets_the_same_counters_with_the_same_tags() {
     assert!(sent.len() > 40, "{sent:#?}");
 }
 
+/// Adds up the counters in datagrams, by name and tags.
+fn datagrams() -> (u16, Arc<Mutex<BTreeMap<String, u64>>>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let counters: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+    let theirs = Arc::clone(&counters);
+    thread::spawn(move || {
+        let mut bytes = [0; 8192];
+        while let Ok(length) = socket.recv(&mut bytes) {
+            let text = std::str::from_utf8(&bytes[..length]).unwrap();
+            for line in text.lines() {
+                let (name, rest) = line.split_once(':').unwrap();
+                let mut parts = rest.split('|');
+                let by = parts.next().unwrap().parse::<u64>();
+                let (Ok(by), Some("c")) = (by, parts.next()) else { continue };
+                let tags = parts.find_map(|part| part.strip_prefix('#')).unwrap_or_default();
+                let mut tags: Vec<&str> = tags.split(',').collect();
+                tags.sort_unstable();
+                *theirs.lock().unwrap().entry(format!("{name} {}", tags.join(" "))).or_default() += by;
+            }
+        }
+    });
+    (port, counters)
+}
+
+#[test]
+#[ignore = "needs envoyproxy/ratelimit: scripts/test.sh --interop"]
+fn dogstatsd_gets_the_same_counters_with_the_same_tags() {
+    let ((theirs_at, theirs), (ours_at, ours_sent)) = (datagrams(), datagrams());
+    let there = Theirs::start_with(
+        "interop-dogstatsd",
+        &[CONFIG.to_owned()],
+        &[
+            ("USE_STATSD", "false"),
+            ("USE_DOG_STATSD", "true"),
+            ("SHADOW_MODE", "true"),
+            ("STATSD_PORT", &theirs_at.to_string()),
+            ("EXTRA_TAGS", "zone:eu.1,app:shop"),
+        ],
+    );
+    let address = format!("dogstatsd://localhost:{ours_at}?interval=200ms&tag=zone:eu.1&tag=app:shop");
+    let here = ours("interop-dogstatsd-ours", |options| {
+        options.envoy_statsd = Some(address.parse().unwrap());
+        options.envoy_modes.shadow = true;
+    });
+    for grpc in [here.grpc, there.grpc] {
+        ask(&mut Client::of(grpc));
+    }
+    let calls = "ratelimit_server.ShouldRateLimit.total_requests app:shop zone:eu_1";
+    eventually("both have sent all", || {
+        [&theirs, &ours_sent].iter().all(|sent| of_the_service(sent).get(calls) == Some(&99))
+    });
+    eventually("both have sent the same", || of_the_service(&theirs) == of_the_service(&ours_sent));
+    let sent = of_the_service(&theirs);
+    println!("{} counters", sent.len());
+    let shadowed = sent.get("ratelimit.service.global_shadow_mode app:shop zone:eu_1");
+    assert!(sent.len() > 40 && shadowed > Some(&10), "{sent:#?}");
+}
+
 #[test]
 #[ignore = "needs envoyproxy/ratelimit: scripts/test.sh --interop"]
 fn prometheus_gets_the_same_families_and_labels() {
@@ -134,7 +193,8 @@ fn prometheus_gets_the_same_families_and_labels() {
     eventually("it has counted all", || there().iter().any(is_counted));
     let missing = || here.iter().filter(|line| !there().contains(line)).cloned().collect::<Vec<_>>();
     // It has no family without a count.
-    let without = ["# TYPE ratelimit_service_config_load_error counter"];
+    let without = ["config_load_error", "global_shadow_mode"];
+    let without = without.map(|name| format!("# TYPE ratelimit_service_{name} counter"));
     eventually("both have the same", || missing() == without);
     let known = |line: &&String| here.contains(line);
     // Hits of its local cache, which the mapping does not know, have the rule in the family's name.

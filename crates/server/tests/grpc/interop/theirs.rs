@@ -58,8 +58,8 @@ impl Theirs {
         ] {
             command.env(name, value);
         }
-        command.envs(environment.iter().copied());
         command.env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
+        command.envs(environment.iter().copied());
         command.env("GRPC_PORT", port.to_string());
         for name in ["PORT", "DEBUG_PORT"] {
             command.env(name, free_port().to_string());
