@@ -280,4 +280,5 @@ def main():
                 print(f"{name}: as it should")
 
 
-main()
+if __name__ == "__main__":
+    main()

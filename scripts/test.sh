@@ -3,8 +3,8 @@
 # names what is missing. Each stage counts in the last line, the sum; each failed stage is repeated above it with its reason.
 # TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long, and runs all simulations of adaptive limits.
 #
-# scripts/test.sh --interop runs only the comparisons: with Sentinel, which needs a JDK and Maven, and with envoyproxy/ratelimit and
-# grpcurl, which need Go. Without --interop they come last; those with Go only if it is there.
+# scripts/test.sh --interop runs only the comparisons: with Sentinel, which needs a JDK and Maven, with envoyproxy/ratelimit and
+# grpcurl, which need Go, and with the Python packages of OpenAI and LiteLLM. Without --interop they come last; those with Go only if it is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -89,8 +89,9 @@ reason() { # reason OUTPUT
 }
 
 tests() { # tests TITLE CARGO-TEST-ARGUMENT...
-    # A test that hangs is a failure with a name, not a run that never ends.
-    stage "$1" timeout --signal=INT 30m cargo test --all-features --locked --no-fail-fast "${@:2}"
+    # A test that hangs is a failure with a name, not a run that never ends. Always the whole workspace: the dependencies of one package
+    # alone have other features, and would be built again.
+    stage "$1" timeout --signal=INT 30m cargo test --workspace --all-features --locked --no-fail-fast "${@:2}"
 }
 
 # Sentinel's jars are fetched, and its programs compiled.
@@ -103,14 +104,14 @@ sentinel() {
     need mvn maven
     TIDEGATE_SENTINEL=$(scripts/servers.sh sentinel)
     export TIDEGATE_SENTINEL
-    tests "Sentinel's own decisions and client" -p tidegate-server --test sentinel -- --ignored interop --show-output
-    tests "a killed token server of Sentinel's clients" -p tidegate-cli --test sentinel_failover -- --ignored interop --show-output
+    tests "Sentinel's own decisions and client" --test sentinel -- --ignored interop --show-output
+    tests "a killed token server of Sentinel's clients" --test sentinel_failover -- --ignored interop --show-output
 }
 
 # Debian's etcd, for rules from its keys.
 configuration_services() {
     need etcd etcd-server
-    tests "rules from etcd" -p tidegate-flow --test http_source -- --ignored itself
+    tests "rules from etcd" --test http_source -- --ignored itself
 }
 
 interop() {
@@ -132,7 +133,7 @@ interop() {
         skipped+=("grpcurl (no Go, or TIDEGATE_OFFLINE)")
         known+=(--skip interop::grpcurl)
     fi
-    tests "grpcurl, and the same requests to envoyproxy/ratelimit" -p tidegate-server --test grpc -- --ignored interop --show-output \
+    tests "grpcurl, and the same requests to envoyproxy/ratelimit" --test grpc -- --ignored interop --show-output \
         ${known[@]+"${known[@]}"}
     local programs="Envoy Gateway with its own Envoy, and the integration tests of envoyproxy/ratelimit"
     if [ -z "${TIDEGATE_LONG:-}" ]; then
@@ -145,10 +146,22 @@ interop() {
         TIDEGATE_ENVOY_GATEWAY=$(scripts/servers.sh envoy-gateway)
         TIDEGATE_RATELIMIT_TESTS=$(scripts/servers.sh ratelimit-tests)
         export TIDEGATE_ENVOY TIDEGATE_ENVOY_GATEWAY TIDEGATE_RATELIMIT_TESTS
-        tests "$programs" -p tidegate-cli --test envoy_proxy -- --ignored interop --show-output
+        tests "$programs" --test envoy_proxy -- --ignored interop --show-output
     fi
     stage "reservations compared with the crate limitador" \
         cargo run --quiet --locked --manifest-path bench/limitador/Cargo.toml
+}
+
+# The clients of language models, with the packages from PyPI and a stand-in for the provider.
+model_clients() {
+    if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
+        skipped+=("the clients of language models (TIDEGATE_OFFLINE)")
+        return
+    fi
+    need python3 python3
+    need_venv
+    stage "the server for the clients of language models" cargo build --quiet --locked --all-features -p tidegate-cli
+    stage "the clients of language models" clients/test_models.py
 }
 
 need cc gcc
@@ -161,6 +174,7 @@ case "${1:-}" in
     sentinel
     configuration_services
     interop
+    model_clients
     exit
     ;;
 *)
@@ -239,14 +253,13 @@ packages() {
 }
 stage "the packages as they would be published" packages
 stage "the oldest Rust that is promised" scripts/msrv.sh
-stage "the public API and its snapshot" cargo run --quiet --locked --manifest-path api/Cargo.toml
-
 documentation() {
     scripts/docs.py
     bench/chart.py --check
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked --quiet
 }
 stage "documentation" documentation
+stage "the public API and its snapshot" cargo run --quiet --locked --manifest-path api/Cargo.toml
 stage "the core without the standard library" cargo check --locked --quiet -p tidegate-core --no-default-features
 stage "the command without gRPC, OpenTelemetry, the simulator and top" \
     cargo clippy --locked --quiet -p tidegate-cli --no-default-features -- -D warnings
@@ -281,7 +294,7 @@ else
     skipped+=("the instructions of hot calls (not x86-64)")
 fi
 
-tests "tests" --workspace
+tests "tests"
 if command -v dpkg-deb >/dev/null; then
     # Of the program that the tests have built: the release's own is static and takes ten minutes.
     stage "the archive and the Debian package of a release" scripts/release.sh --target "$(uname -m)-unknown-linux-gnu" \
@@ -308,6 +321,7 @@ else
     need_venv
     stage "the middleware in clients/" clients/test.py "${frameworks[@]}"
 fi
+model_clients
 if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ ! -d scripts/pages/node_modules ]; then
     skipped+=("the dashboard in a browser (TIDEGATE_OFFLINE)")
 else
@@ -319,26 +333,40 @@ benches() {
 }
 if [ -n "${TIDEGATE_LONG:-}" ]; then
     stage "the benches compile" benches
-    flood=(--release -p tidegate-limiter --test flood)
+    flood=(--release --test flood)
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million
-    tests "a million tenants' plans in a store" --release -p tidegate-redis --test orders -- --ignored
+    tests "a million tenants' plans in a store" --release --test orders -- --ignored
     stage "the fuzz targets on their inputs" scripts/fuzz.sh --replay
-    tests "every longer history of a line" --release -p tidegate-limiter --test line_model -- --ignored
-    tests "a million values of a hot parameter" --release -p tidegate-flow --test hot_params -- --ignored
-    tests "Envoy's usual timeout at 2,000 requests a second" -p tidegate-cli --test envoy_proxy -- --ignored --skip interop --show-output
-    tests "real servers beside the simulator" -p tidegate-cli --test store -- --ignored
-    tests "adaptive limits, all simulations" --release -p tidegate-flow --test adaptive_simulation -- --ignored
+    tests "every longer history of a line" --release --test line_model -- --ignored
+    tests "a million values of a hot parameter" --release --test hot_params -- --ignored
+    tests "Envoy's usual timeout at 2,000 requests a second" --test envoy_proxy -- --ignored --skip interop --show-output
+    tests "real servers beside the simulator" --test store -- --ignored
+    tests "adaptive limits, all simulations" --release --test adaptive_simulation -- --ignored
 fi
+# The programs that the stage "tests" has built of the shared store, each with the arguments of this function.
+store() {
+    local program programs status=0
+    programs=$(cargo test --workspace --all-features --locked --quiet --no-run --message-format=json | python3 -c '
+import json, sys
+
+for line in sys.stdin:
+    built = json.loads(line)
+    if built.get("executable") and built["profile"]["test"] and "/crates/redis#" in built["package_id"]:
+        print(built["executable"])
+')
+    [ -n "$programs" ] || { echo "no test of crates/redis was built" >&2; return 1; }
+    for program in $programs; do
+        (cd crates/redis && echo "     Running $program" && timeout --signal=INT 30m "$program" "$@") || status=1
+    done
+    return $status
+}
 if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
     # The two at once: their tests mostly wait for servers that are away. This build of Redis 6.2 has no TLS.
-    store=(-p tidegate-redis --lib --tests)
-    stage "build the tests of the shared store" cargo test --all-features --locked --quiet --no-run "${store[@]}"
-    TIDEGATE_REDIS_SERVER="$redis62" timeout --signal=INT 30m cargo test --all-features --locked --no-fail-fast "${store[@]}" -- \
-        --skip tls_connects_only_to_trusted_servers --skip each_mode_decides_in_a_cluster_with_tls --skip a_plain_address_of_a_tls_server_gives_a_hint \
-        --skip an_authority_that_changes_in_its_file >"$scratch/old" 2>&1 &
+    TIDEGATE_REDIS_SERVER="$redis62" store --skip tls_connects_only_to_trusted_servers --skip each_mode_decides_in_a_cluster_with_tls \
+        --skip a_plain_address_of_a_tls_server_gives_a_hint --skip an_authority_that_changes_in_its_file >"$scratch/old" 2>&1 &
     old=$! # `count` replaces $!, because it reads from a process
-    TIDEGATE_REDIS_SERVER="$valkey" tests "the shared store on $("$valkey" --version)" "${store[@]}"
+    TIDEGATE_REDIS_SERVER="$valkey" stage "the shared store on $("$valkey" --version)" store
     title="the shared store on $("$redis62" --version)"
     say "$title"
     status=0

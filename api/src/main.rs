@@ -21,6 +21,9 @@ const UNNAMED: [&str; 6] = ["After", "Admitted", "Bodies", "Complaints", "Entere
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
+    if env::var_os(AS_RUSTDOC).is_some() {
+        return rustdoc();
+    }
     match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
@@ -49,6 +52,7 @@ fn run() -> Result<bool, Failure> {
         println!("NOT compared: {} is here, and the snapshots need {RUSTC}x", version.trim());
         return Ok(true);
     }
+    document(root)?;
     let mut same = true;
     let mut lists = Vec::new();
     for library in LIBRARIES {
@@ -136,21 +140,32 @@ fn last(path: &str) -> &str {
     path.rsplit("::").next().unwrap_or(path)
 }
 
-/// The public items of a package with all its features, a line each.
-fn listed(root: &Path, package: &str) -> Result<String, Failure> {
-    let target = root.join("target/api");
+/// Set for the `rustdoc` that cargo starts: this program, which starts the real one.
+const AS_RUSTDOC: &str = "TIDEGATE_API_RUSTDOC";
+
+/// Writes rustdoc's JSON of all packages, with all their features. Its dependencies are those of every other build of the workspace:
+/// only rustdoc gets the variable for options that are not stable, as some dependencies are built again when they see it.
+fn document(root: &Path) -> Result<(), Failure> {
     let done = Command::new("cargo")
         .current_dir(root)
-        .args(["rustdoc", "--quiet", "--locked", "--lib", "--all-features", "-p", package, "--target-dir"])
-        .arg(&target)
-        .args(["--", "-Z", "unstable-options", "--output-format", "json", "--cap-lints", "allow"])
-        // Rustdoc's JSON is not stable yet; the compiler is.
-        .env("RUSTC_BOOTSTRAP", "1")
+        .args(["doc", "--quiet", "--locked", "--workspace", "--lib", "--no-deps", "--all-features"])
+        .env("RUSTDOC", env::current_exe()?)
+        .env(AS_RUSTDOC, "1")
+        .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow")
         .status()?;
-    if !done.success() {
-        return Err(format!("rustdoc of {package} failed").into());
-    }
-    let json: PathBuf = target.join("doc").join(format!("{}.json", package.replace('-', "_")));
+    if done.success() { Ok(()) } else { Err("rustdoc failed".into()) }
+}
+
+/// Runs the real rustdoc with the arguments of this program.
+fn rustdoc() -> ExitCode {
+    let done = Command::new("rustdoc").args(env::args_os().skip(1)).env("RUSTC_BOOTSTRAP", "1").status();
+    if done.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The public items of a package, a line each.
+fn listed(root: &Path, package: &str) -> Result<String, Failure> {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let json = target.join("doc").join(format!("{}.json", package.replace('-', "_")));
     let api = public_api::Builder::from_rustdoc_json(json)
         // What derives and blanket implementations add says nothing more.
         .omit_blanket_impls(true)

@@ -1,7 +1,7 @@
 //! `tidegate ratelimit`: `serve` with the settings of envoyproxy/ratelimit, from its environment variables.
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
-use std::{env, ffi::OsString, path::Path};
+use std::{env, ffi::OsString, path::Path, time::Duration};
 
 /// Serve in place of envoyproxy/ratelimit: all settings come from its environment variables
 ///
@@ -11,32 +11,27 @@ use std::{env, ffi::OsString, path::Path};
 pub struct Args {}
 
 /// Variables without an effect, and what to use instead.
-const WITHOUT_EFFECT: [(&str, &str); 24] = [
-    ("GRPC_UDS", "listeners have addresses: GRPC_HOST, GRPC_PORT"),
+const WITHOUT_EFFECT: [(&str, &str); 16] = [
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
-    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "the pauses between connections have a bound of their own"),
     ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the pauses between connections vary by themselves"),
     ("XDS_CLIENT_BACKOFF_JITTER", "the pauses between connections vary by themselves"),
-    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "tidegate_rules_limits says whether there are limits"),
-    ("DISABLE_STATS", "counters cost nothing until they are read"),
-    ("EXTRA_TAGS", "OTEL_RESOURCE_ATTRIBUTES, with TIDEGATE_OTLP"),
-    ("PROMETHEUS_PATH", "the path is /metrics"),
-    ("PROMETHEUS_MAPPER_YAML", "metrics have Tidegate's names"),
-    ("USE_DOG_STATSD", "metrics are those of Prometheus; TIDEGATE_OTLP sends them to a collector"),
+    ("PROMETHEUS_MAPPER_YAML", "names are those of the usual mapping"),
+    ("USE_DOG_STATSD_MOGRIFIERS", "names are those of the counters"),
     ("EXPIRATION_JITTER_MAX_SECONDS", "keys expire with their windows"),
     ("LOCAL_CACHE_SIZE_IN_BYTES", "the rule's option `sharing: leased` decides in memory"),
     ("REDIS_POOL_SIZE", "one connection carries all calls"),
     ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "one connection carries all calls"),
     ("REDIS_PIPELINE_WINDOW", "calls are put together without a pause"),
     ("REDIS_PIPELINE_LIMIT", "calls are put together without a pause"),
-    ("REDIS_TIMEOUT", "TIDEGATE_STORE_DEADLINE"),
     ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "the certificate's name is always verified"),
     ("REDIS_PERSECOND", "all limits are in one store"),
-    ("GRPC_CLIENT_TLS_SAN", "name the clients' certificates in TIDEGATE_ACCESS"),
-    ("USE_STATSD", "metrics are those of Prometheus; TIDEGATE_OTLP sends them to a collector"),
-    ("TRACING_ENABLED", "TIDEGATE_OTLP sends traces to a collector"),
-    ("CACHE_KEY_PREFIX", "TIDEGATE_STORE_PREFIX"),
+    ("TRACING_SERVICE_NAME", "OTEL_SERVICE_NAME"),
+    ("TRACING_SERVICE_NAMESPACE", "OTEL_RESOURCE_ATTRIBUTES"),
+    ("TRACING_SERVICE_INSTANCE_ID", "OTEL_RESOURCE_ATTRIBUTES"),
 ];
+
+/// The longest deadline of the store. There, a request waits for 10s unless `REDIS_TIMEOUT` says otherwise.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// The command line, with the options of `serve` in place of `ratelimit`.
 pub fn arguments(given: Vec<OsString>) -> Vec<OsString> {
@@ -71,13 +66,30 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         Some(port) => format!("0.0.0.0:{port}"),
         None => address.to_owned(),
     };
-    let mut options = vec!["serve".to_owned(), "--insecure".to_owned()];
+    let mut options: Vec<String> =
+        ["serve", "--insecure", "--envoy-without-reasons"].map(str::to_owned).into();
     let mut give = |option: &str, value: String| options.extend([format!("--{option}"), value]);
     give("http", format!("{}:{}", or("HOST", "0.0.0.0"), or("PORT", "8080")));
-    give("grpc", format!("{}:{}", or("GRPC_HOST", "0.0.0.0"), or("GRPC_PORT", "8081")));
+    give(
+        "grpc",
+        match variable("GRPC_UDS") {
+            Some(path) => format!("unix:{path}"),
+            None => format!("{}:{}", or("GRPC_HOST", "0.0.0.0"), or("GRPC_PORT", "8081")),
+        },
+    );
     give("resp", "off".to_owned());
-    let metrics = is_on("USE_PROMETHEUS").then(|| all(&or("PROMETHEUS_ADDR", ":9090")));
-    give("admin", metrics.unwrap_or_else(|| format!("127.0.0.1:{}", or("DEBUG_PORT", "6070"))));
+    let has_stats = !is_on("DISABLE_STATS");
+    let metrics = (has_stats && is_on("USE_PROMETHEUS")).then(|| all(&or("PROMETHEUS_ADDR", ":9090")));
+    let debug = || format!("{}:{}", or("DEBUG_HOST", "127.0.0.1"), or("DEBUG_PORT", "6070"));
+    give("admin", metrics.clone().unwrap_or_else(debug));
+    if has_stats && let Some(statsd) = statsd(&variable, &or, &is_on) {
+        give("envoy-statsd", statsd);
+    }
+    if cfg!(feature = "otlp") && is_on("TRACING_ENABLED") {
+        for (option, value) in tracing(&variable, &or) {
+            give(option, value);
+        }
+    }
     give("log-level", or("LOG_LEVEL", "warn").to_lowercase().replace("warning", "warn"));
     if or("LOG_FORMAT", "text") == "json" {
         give("log-format", "json".to_owned());
@@ -93,18 +105,14 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         other => return Err(format!("CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW")),
     }
     if is_on("GRPC_SERVER_USE_TLS") {
-        let file = |name: &str| variable(name).ok_or(format!("GRPC_SERVER_USE_TLS needs {name}"));
-        give("tls-cert", file("GRPC_SERVER_TLS_CERT")?);
-        give("tls-key", file("GRPC_SERVER_TLS_KEY")?);
-        give("tls-listeners", "grpc".to_owned());
-        if let Some(ca) = variable("GRPC_CLIENT_TLS_CACERT") {
-            give("tls-client-ca", ca);
+        for (option, value) in tls(&variable)? {
+            give(option, value);
         }
     }
     match &*or("BACKEND_TYPE", "redis") {
         "redis" => {
-            if let Some(store) = store(&variable, &or, &is_on)? {
-                give("store", store);
+            for (option, value) in store(&variable, &or, &is_on)? {
+                give(option, value);
             }
         }
         other => return Err(format!("BACKEND_TYPE is {other}; give REDIS_URL, or none to count in memory")),
@@ -121,6 +129,7 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
         give("envoy-header-names", names.join(","));
     }
     for (name, option) in [
+        ("PROMETHEUS_PATH", "metrics-path"),
         ("NEAR_LIMIT_RATIO", "envoy-near-limit"),
         ("GRPC_MAX_CONNECTION_AGE", "grpc-max-age"),
         ("GRPC_MAX_CONNECTION_AGE_GRACE", "grpc-max-age-grace"),
@@ -131,19 +140,72 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
     }
     for (name, option) in [
         ("MERGE_DOMAIN_CONFIG", "--envoy-merge-domains"),
+        ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "--envoy-await-rules"),
         ("SHADOW_MODE", "--envoy-shadow"),
         ("QUOTA_MODE", "--envoy-quota"),
         ("RESPONSE_DYNAMIC_METADATA", "--envoy-metadata"),
-        ("USE_PROMETHEUS", "--open-metrics"),
     ] {
         if is_on(name) {
             options.push(option.to_owned());
         }
     }
+    if metrics.is_some() {
+        options.extend(["--open-metrics", "--envoy-metric-names"].map(str::to_owned));
+    }
     let is_set = |name: &str| variable(name).is_some_and(|value| !matches!(&*value, "false" | "0"));
     let ignored = WITHOUT_EFFECT.iter().filter(|(name, _)| is_set(name));
     let ignored = ignored.map(|(name, instead)| format!("{name} ({instead})")).collect();
     Ok((options, ignored))
+}
+
+/// TLS on gRPC, and what clients need.
+fn tls(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<(&'static str, String)>, String> {
+    let file = |name: &str| variable(name).ok_or(format!("GRPC_SERVER_USE_TLS needs {name}"));
+    let mut options = vec![
+        ("tls-cert", file("GRPC_SERVER_TLS_CERT")?),
+        ("tls-key", file("GRPC_SERVER_TLS_KEY")?),
+        ("tls-listeners", "grpc".to_owned()),
+    ];
+    if let Some(ca) = variable("GRPC_CLIENT_TLS_CACERT") {
+        options.push(("tls-client-ca", ca));
+        options.extend(variable("GRPC_CLIENT_TLS_SAN").map(|name| ("tls-client-san", name)));
+    }
+    Ok(options)
+}
+
+/// Where counters are sent. There, `USE_STATSD` is on unless it is false, and no two of the three work together.
+fn statsd(
+    variable: &impl Fn(&str) -> Option<String>,
+    or: &impl Fn(&str, &str) -> String,
+    is_on: &impl Fn(&str) -> bool,
+) -> Option<String> {
+    let scheme = if is_on("USE_DOG_STATSD") {
+        "dogstatsd"
+    } else if is_on("USE_STATSD") || variable("USE_STATSD").is_none() && !is_on("USE_PROMETHEUS") {
+        if or("STATSD_PROTOCOL", "tcp").starts_with("udp") { "udp" } else { "tcp" }
+    } else {
+        return None;
+    };
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.append_pair("interval", &or("STATS_FLUSH_INTERVAL", "10s"));
+    for tag in or("EXTRA_TAGS", "").split(',').filter(|tag| !tag.is_empty()) {
+        query.append_pair("tag", tag);
+    }
+    let (host, port) = (or("STATSD_HOST", "localhost"), or("STATSD_PORT", "8125"));
+    Some(format!("{scheme}://{host}:{port}?{}", query.finish()))
+}
+
+/// Where traces are sent, and how many.
+fn tracing(
+    variable: &impl Fn(&str) -> Option<String>,
+    or: &impl Fn(&str, &str) -> String,
+) -> Vec<(&'static str, String)> {
+    let is_grpc = or("TRACING_EXPORTER_PROTOCOL", "http").eq_ignore_ascii_case("grpc");
+    let (protocol, port) = if is_grpc { ("grpc", 4317) } else { ("http", 4318) };
+    let here = ("otlp", format!("http://localhost:{port}"));
+    let endpoint = variable("OTEL_EXPORTER_OTLP_ENDPOINT").is_none().then_some(here);
+    let rest = [("otlp-protocol", protocol.to_owned()), ("otlp-sample", or("TRACING_SAMPLING_RATE", "1"))];
+    endpoint.into_iter().chain(rest).collect()
 }
 
 fn control_plane(
@@ -167,6 +229,7 @@ fn control_plane(
     for (option, name) in [
         ("max_message", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"),
         ("first_pause", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
+        ("longest_pause", "XDS_CLIENT_BACKOFF_MAX_INTERVAL"),
     ] {
         if let Some(value) = variable(name) {
             query.append_pair(option, &value);
@@ -186,13 +249,13 @@ fn control_plane(
     format!("{}://{server}?{}", if uses_tls { "https" } else { "http" }, query.finish())
 }
 
-/// The store; `None` if all limits are counted in memory.
+/// The store with its options; none if all limits are counted in memory.
 fn store(
     variable: &impl Fn(&str) -> Option<String>,
     or: &impl Fn(&str, &str) -> String,
     is_on: &impl Fn(&str) -> bool,
-) -> Result<Option<String>, String> {
-    let Some(servers) = variable("REDIS_URL") else { return Ok(None) };
+) -> Result<Vec<(&'static str, String)>, String> {
+    let Some(servers) = variable("REDIS_URL") else { return Ok(Vec::new()) };
     let uses_tls = is_on("REDIS_TLS") || or("REDIS_SOCKET_TYPE", "tcp") == "tls";
     let encoded = |text: &str| {
         url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
@@ -239,7 +302,14 @@ fn store(
     for (at, (option, value)) in options.iter().enumerate() {
         address.extend([if at == 0 { "?" } else { "&" }, option, "=", value]);
     }
-    Ok(Some(address))
+    // A colon follows the prefix anyway.
+    let prefix = variable("CACHE_KEY_PREFIX").map(|prefix| prefix.trim_end_matches(':').to_owned());
+    let deadline = variable("REDIS_TIMEOUT").map(|timeout| {
+        let is_short = tidegate_core::parse_duration(&timeout).is_ok_and(|time| time < LONGEST);
+        if is_short { timeout } else { "5s".to_owned() }
+    });
+    let all = [("store", Some(address)), ("store-prefix", prefix), ("store-deadline", deadline)];
+    Ok(all.into_iter().filter_map(|(option, value)| Some((option, value?))).collect())
 }
 
 #[cfg(test)]
@@ -282,9 +352,10 @@ mod tests {
         .unwrap();
         assert_eq!(
             options,
-            "serve --insecure --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 0.0.0.0:19001 --log-level info \
+            "serve --insecure --envoy-without-reasons --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 0.0.0.0:19001 --log-level info \
              --envoy-xds https://envoy-gateway:18001?node=envoy-ratelimit&cert=%2Fcerts%2Ftls.crt&key=%2Fcerts%2Ftls.key&ca=%2Fcerts%2Fca.crt \
-             --tls-cert /certs/tls.crt --tls-key /certs/tls.key --tls-listeners grpc --store redis://redis.redis-system:6379 --open-metrics"
+             --tls-cert /certs/tls.crt --tls-key /certs/tls.key --tls-listeners grpc --store redis://redis.redis-system:6379 --open-metrics \
+             --envoy-metric-names"
         );
         assert_eq!(ignored, Vec::<String>::new());
     }
@@ -294,8 +365,8 @@ mod tests {
         let (options, _) = of(&[]).unwrap();
         assert_eq!(
             options,
-            "serve --insecure --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 127.0.0.1:6070 --log-level warn \
-             --envoy-config /srv/runtime_data/current/config"
+            "serve --insecure --envoy-without-reasons --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 127.0.0.1:6070 \
+             --envoy-statsd tcp://localhost:8125?interval=10s --log-level warn --envoy-config /srv/runtime_data/current/config"
         );
     }
 
@@ -309,6 +380,10 @@ mod tests {
         assert_eq!(store(&[url("a:1"), ("REDIS_AUTH", "p@ss")]).as_deref(), Some("redis://:p%40ss@a:1"));
         let socket = [url("/run/redis.sock"), ("REDIS_SOCKET_TYPE", "unix")];
         assert_eq!(store(&socket).as_deref(), Some("redis+unix:///run/redis.sock"));
+        let timed = |timeout| store(&[url("a"), ("CACHE_KEY_PREFIX", "edge:"), ("REDIS_TIMEOUT", timeout)]);
+        let expected = "redis://a --store-prefix edge --store-deadline 100ms";
+        assert_eq!(timed("100ms").as_deref(), Some(expected));
+        assert!(timed("10s").unwrap().ends_with("--store-deadline 5s"));
         let with_login = [&socket[..], &[("REDIS_AUTH", "ops:a b")]].concat();
         assert_eq!(store(&with_login).as_deref(), Some("redis+unix:///run/redis.sock?user=ops&pass=a%20b"));
         let cluster = [url("a:1,b:2"), ("REDIS_TYPE", "CLUSTER"), ("REDIS_AUTH", "user:word")];
@@ -326,6 +401,47 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "otlp")]
+    fn traces_go_to_the_collector() {
+        let given = |variables: &[(&str, &str)]| {
+            let options = of(variables).unwrap().0;
+            let (before, _) = options.split_once(" --log-level").unwrap();
+            before.split_once("10s ").map(|(_, given)| given.to_owned())
+        };
+        let on = ("TRACING_ENABLED", "true");
+        let here = "--otlp http://localhost:4318 --otlp-protocol http --otlp-sample 1";
+        assert_eq!(given(&[on]).as_deref(), Some(here));
+        let there = [on, ("TRACING_EXPORTER_PROTOCOL", "gRPC"), ("TRACING_SAMPLING_RATE", "0.5")];
+        let there = [&there[..], &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4317")]].concat();
+        assert_eq!(given(&there).as_deref(), Some("--otlp-protocol grpc --otlp-sample 0.5"));
+        assert_eq!(given(&[("TRACING_SAMPLING_RATE", "0.5")]), None);
+    }
+
+    #[test]
+    fn counters_go_to_statsd_unless_they_are_for_prometheus() {
+        let statsd = |variables: &[(&str, &str)]| {
+            let options = of(variables).unwrap().0;
+            let (_, after) = options.split_once("--envoy-statsd ")?;
+            Some(after.split(' ').next().unwrap().to_owned())
+        };
+        let place = [("STATSD_HOST", "statsd"), ("STATSD_PORT", "9125"), ("STATSD_PROTOCOL", "udp")];
+        assert_eq!(statsd(&place).as_deref(), Some("udp://statsd:9125?interval=10s"));
+        let tags =
+            [("USE_DOG_STATSD", "true"), ("EXTRA_TAGS", "zone:a,app:b"), ("STATS_FLUSH_INTERVAL", "1m30s")];
+        let expected = "dogstatsd://localhost:8125?interval=1m30s&tag=zone%3Aa&tag=app%3Ab";
+        assert_eq!(statsd(&tags).as_deref(), Some(expected));
+        assert_eq!(statsd(&[("USE_STATSD", "false")]), None);
+        assert_eq!(statsd(&[("USE_PROMETHEUS", "true")]), None);
+        assert!(statsd(&[("USE_PROMETHEUS", "true"), ("USE_STATSD", "true")]).is_some());
+        let (none, _) =
+            of(&[("DISABLE_STATS", "true"), ("USE_PROMETHEUS", "true"), ("DEBUG_HOST", "0.0.0.0")]).unwrap();
+        assert!(
+            !none.contains("statsd") && !none.contains("metric") && none.contains("--admin 0.0.0.0:6070"),
+            "{none}"
+        );
+    }
+
+    #[test]
     fn modes_and_header_fields_are_those_of_its_environment() {
         let given = |variables: &[(&str, &str)]| {
             let options = of(variables).unwrap().0;
@@ -333,8 +449,11 @@ mod tests {
         };
         assert_eq!(given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]), "--envoy-shadow --envoy-quota");
         assert_eq!(given(&[("RESPONSE_DYNAMIC_METADATA", "true")]), "--envoy-metadata");
+        assert_eq!(given(&[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]), "--envoy-await-rules");
         let counting = [("MERGE_DOMAIN_CONFIG", "true"), ("NEAR_LIMIT_RATIO", "0.9")];
         assert_eq!(given(&counting), "--envoy-near-limit 0.9 --envoy-merge-domains");
+        let socket = of(&[("GRPC_UDS", "/run/grpc.sock"), ("GRPC_PORT", "1")]).unwrap().0;
+        assert!(socket.contains("--grpc unix:/run/grpc.sock --resp"), "{socket}");
         let ages = [("GRPC_MAX_CONNECTION_AGE", "1h30m"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "5m")];
         assert_eq!(given(&ages), "--grpc-max-age 1h30m --grpc-max-age-grace 5m");
         let stops = [("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")];
@@ -352,9 +471,10 @@ mod tests {
     #[test]
     fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
         let (_, ignored) =
-            of(&[("REDIS_PERSECOND", "true"), ("USE_STATSD", "false"), ("TRACING_ENABLED", "1")]).unwrap();
+            of(&[("REDIS_PERSECOND", "true"), ("PROMETHEUS_MAPPER_YAML", "/a"), ("REDIS_POOL_SIZE", "0")])
+                .unwrap();
         assert_eq!(ignored.len(), 2);
-        assert!(ignored[0].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
+        assert!(ignored[1].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
         for (variables, says) in [
             (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
             (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),

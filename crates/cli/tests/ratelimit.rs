@@ -4,10 +4,10 @@
 mod certificates;
 mod program;
 
-use std::{fs, os::unix::fs::symlink, process::Command};
+use std::{fs, net::UdpSocket, os::unix::fs::symlink, process::Command};
 
 use certificates::Authority;
-use program::{Serving, request, scratch, tidegate};
+use program::{PATIENCE, Serving, request, scratch, tidegate};
 
 #[test]
 fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
@@ -28,6 +28,7 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
         ("GRPC_PORT", "0"),
         ("USE_PROMETHEUS", "true"),
         ("PROMETHEUS_ADDR", "127.0.0.1:0"),
+        ("PROMETHEUS_PATH", "/stats/prometheus"),
         ("RUNTIME_ROOT", root.to_str().unwrap()),
         ("RUNTIME_SUBDIRECTORY", "ratelimit"),
         ("GRPC_SERVER_USE_TLS", "true"),
@@ -35,12 +36,12 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
         ("GRPC_SERVER_TLS_KEY", &key),
         ("LOG_LEVEL", "info"),
         ("NEAR_LIMIT_RATIO", "0.9"),
-        ("TRACING_ENABLED", "true"),
+        ("REDIS_POOL_SIZE", "7"),
     ];
     let mut command = Command::new(&program);
     command.envs(variables);
     let server = Serving::run(&mut command);
-    assert!(server.logs("without effect").contains("TRACING_ENABLED (TIDEGATE_OTLP"));
+    assert!(server.logs("without effect").contains("REDIS_POOL_SIZE (one connection"));
     // The probe of a Deployment is plain HTTP, while gRPC has TLS.
     assert!(server.told.contains("http://127.0.0.1") && !server.told.contains("https://"), "{}", server.told);
     assert!(request(&server.http, "GET", "/healthcheck", "").starts_with("HTTP/1.1 200"));
@@ -48,6 +49,11 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
         request(&server.admin, "GET", "/metrics", "")
             .contains("tidegate_decisions_total{limit=\"shop.user\"")
     );
+    let metrics = || request(&server.admin, "GET", "/stats/prometheus", "");
+    assert!(metrics().starts_with("HTTP/1.1 200"));
+    assert!(request(&server.http, "GET", "/stats/prometheus", "").starts_with("HTTP/1.1 404"));
+    assert!(request(&server.admin, "POST", "/stats/prometheus", "").starts_with("HTTP/1.1 405"));
+    assert!(metrics().contains("ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"user\"} 0\n"));
     let grpc = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
     let grpc = grpc.trim().split(',').next().unwrap().replace("127.0.0.1", "localhost");
     let curl = |url: &str| {
@@ -60,6 +66,143 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
     let asked = || request(&server.http, "POST", "/json", ask);
     assert!(asked().contains("\"overallCode\":\"OK\""));
     assert!(asked().starts_with("HTTP/1.1 429"));
+    assert!(metrics().contains("ratelimit_service_rate_limit_over_limit{domain=\"shop\",key1=\"user\"} 1\n"));
+}
+
+#[test]
+fn a_clients_certificate_must_have_the_name_of_the_environment() {
+    let directory = scratch("ratelimit-san");
+    let config = directory.join("config");
+    fs::create_dir_all(&config).unwrap();
+    let rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]\n";
+    fs::write(config.join("shop.yaml"), rules).unwrap();
+    let authority = Authority::new(&directory, "ca");
+    let [cert, key] = authority.issue("server", &["localhost"]);
+    let serving = |name: &str| {
+        let mut command = tidegate();
+        command.arg("ratelimit").envs([
+            ("HOST", "127.0.0.1"),
+            ("PORT", "0"),
+            ("GRPC_HOST", "127.0.0.1"),
+            ("GRPC_PORT", "0"),
+            ("DEBUG_PORT", "0"),
+            ("USE_STATSD", "false"),
+            ("RUNTIME_ROOT", directory.to_str().unwrap()),
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", &cert),
+            ("GRPC_SERVER_TLS_KEY", &key),
+            ("GRPC_CLIENT_TLS_CACERT", &authority.file()),
+            ("GRPC_CLIENT_TLS_SAN", name),
+        ]);
+        Serving::run(&mut command)
+    };
+    let call = directory.join("call");
+    fs::write(&call, [0; 5]).unwrap();
+    // An empty request without a domain, so that it is invalid (3) for a client that may ask.
+    let status = |server: &Serving, identity: &[String]| {
+        let grpc = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
+        let grpc = grpc.trim().split(',').next().unwrap().replace("127.0.0.1", "localhost");
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "-D", "-", "-o", "/dev/null", "--cacert", &authority.file()]).args(identity);
+        curl.args(["-H", "content-type: application/grpc", "-H", "te: trailers", "--data-binary"]);
+        curl.arg(format!("@{}", call.display()));
+        curl.arg(format!("https://{grpc}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"));
+        let head = String::from_utf8(curl.output().unwrap().stdout).unwrap();
+        let code = head.lines().find_map(|line| line.strip_prefix("grpc-status: "));
+        code.unwrap_or_else(|| panic!("{head}")).trim().to_owned()
+    };
+    let identity = |name: &str| {
+        let [cert, key] = authority.issue(name, &[&format!("{name}.example")]);
+        ["--cert".to_owned(), cert, "--key".to_owned(), key]
+    };
+    let (envoy, other) = (identity("envoy"), identity("other"));
+    let server = serving("envoy.example");
+    assert_eq!([&envoy[..], &other, &[]].map(|identity| status(&server, identity)), ["3", "16", "16"]);
+    let server = serving("");
+    assert_eq!([&envoy[..], &other, &[]].map(|identity| status(&server, identity)), ["3", "3", "16"]);
+}
+
+#[test]
+fn counters_go_to_the_statsd_of_the_environment() {
+    let config = scratch("ratelimit-statsd").join("config");
+    fs::create_dir_all(&config).unwrap();
+    let rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 9}}]\n";
+    fs::write(config.join("shop.yaml"), rules).unwrap();
+    let statsd = UdpSocket::bind("127.0.0.1:0").unwrap();
+    statsd.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = tidegate();
+    command.arg("ratelimit").envs([
+        ("HOST", "127.0.0.1"),
+        ("PORT", "0"),
+        ("GRPC_HOST", "127.0.0.1"),
+        ("GRPC_PORT", "0"),
+        ("DEBUG_PORT", "0"),
+        ("RUNTIME_ROOT", config.parent().unwrap().to_str().unwrap()),
+        ("USE_DOG_STATSD", "true"),
+        ("STATSD_PORT", &statsd.local_addr().unwrap().port().to_string()),
+        ("STATS_FLUSH_INTERVAL", "1h"),
+        ("EXTRA_TAGS", "zone:a"),
+    ]);
+    let server = Serving::run(&mut command);
+    let ask = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}"#;
+    assert!(request(&server.http, "POST", "/json", ask).contains("\"overallCode\":\"OK\""));
+    server.signal("TERM");
+    let mut bytes = [0; 1500];
+    let length = statsd.recv(&mut bytes).unwrap();
+    let lines: Vec<&str> = std::str::from_utf8(&bytes[..length]).unwrap().lines().collect();
+    let names =
+        ["config_load_success", "rate_limit.shop.user.total_hits", "rate_limit.shop.user.within_limit"];
+    assert_eq!(lines, names.map(|name| format!("ratelimit.service.{name}:1|c|#zone:a")));
+    assert_eq!(server.ended(), Some(0));
+}
+
+/// The variables that envoyproxy/ratelimit reads (src/settings/settings.go), without those of memcached and of a second Redis.
+const VARIABLES: &str = "HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC_PORT GRPC_MAX_CONNECTION_AGE
+    GRPC_MAX_CONNECTION_AGE_GRACE GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN
+    LOG_LEVEL LOG_FORMAT CONFIG_TYPE FORCE_START_WITHOUT_INITIAL_CONFIG CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA
+    CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS
+    CONFIG_GRPC_XDS_SERVER_USE_TLS CONFIG_GRPC_XDS_CLIENT_TLS_CERT CONFIG_GRPC_XDS_CLIENT_TLS_KEY CONFIG_GRPC_XDS_SERVER_TLS_CACERT
+    CONFIG_GRPC_XDS_SERVER_TLS_SAN XDS_CLIENT_BACKOFF_INITIAL_INTERVAL XDS_CLIENT_BACKOFF_MAX_INTERVAL XDS_CLIENT_BACKOFF_RANDOM_FACTOR
+    XDS_CLIENT_BACKOFF_JITTER XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS USE_STATSD STATSD_HOST STATSD_PORT
+    STATSD_PROTOCOL EXTRA_TAGS STATS_FLUSH_INTERVAL DISABLE_STATS USE_PROMETHEUS PROMETHEUS_ADDR PROMETHEUS_PATH PROMETHEUS_MAPPER_YAML
+    RUNTIME_ROOT RUNTIME_SUBDIRECTORY RUNTIME_APPDIRECTORY RUNTIME_IGNOREDOTFILES RUNTIME_WATCH_ROOT EXPIRATION_JITTER_MAX_SECONDS
+    LOCAL_CACHE_SIZE_IN_BYTES NEAR_LIMIT_RATIO CACHE_KEY_PREFIX BACKEND_TYPE STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT
+    LIMIT_RESPONSE_HEADERS_ENABLED LIMIT_LIMIT_HEADER LIMIT_REMAINING_HEADER LIMIT_RESET_HEADER HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
+    REDIS_SOCKET_TYPE REDIS_TYPE REDIS_URL REDIS_POOL_SIZE REDIS_AUTH REDIS_SENTINEL_AUTH REDIS_TLS REDIS_TLS_CLIENT_CERT
+    REDIS_TLS_CLIENT_KEY REDIS_TLS_CACERT REDIS_TLS_SKIP_HOSTNAME_VERIFICATION REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT REDIS_PERSECOND
+    REDIS_HEALTH_CHECK_ACTIVE_CONNECTION REDIS_TIMEOUT REDIS_POOL_ON_EMPTY_BEHAVIOR SHADOW_MODE QUOTA_MODE RESPONSE_DYNAMIC_METADATA
+    MERGE_DOMAIN_CONFIG TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID
+    TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE";
+
+#[test]
+fn the_book_has_every_variable_and_those_without_effect_are_named() {
+    let book = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/envoy.md")).unwrap();
+    let rows: Vec<&str> = book.lines().filter(|line| line.starts_with("| `")).collect();
+    let names = |row: &str| -> Vec<String> {
+        let texts = row.split('`').skip(1).step_by(2);
+        let texts = texts.map(|text| text.split('=').next().unwrap_or(text));
+        let is_name = |text: &&str| text.chars().all(|c| c.is_ascii_uppercase() || "_…".contains(c));
+        texts.filter(is_name).map(str::to_owned).collect()
+    };
+    let all: Vec<String> = rows.iter().flat_map(|row| names(row)).collect();
+    for variable in VARIABLES.split_whitespace() {
+        let is_it = |name: &String| match name.strip_suffix('…') {
+            Some(family) => variable.starts_with(family),
+            None => variable == name,
+        };
+        assert!(all.iter().any(is_it), "{variable} is not in the book");
+    }
+    let without_effect = names(rows.iter().find(|row| row.contains("| no effect;")).unwrap());
+    let mut command = tidegate();
+    command.arg("ratelimit").env("RUNTIME_ROOT", "/nowhere").env("USE_STATSD", "false");
+    command.envs(without_effect.iter().map(|name| (name.as_str(), "1")));
+    let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    let (_, named) = said.lines().next().unwrap().split_once("without effect: ").unwrap();
+    let mut named: Vec<&str> = named.split("; ").map(|each| each.split(' ').next().unwrap()).collect();
+    let mut expected: Vec<&str> = without_effect.iter().map(String::as_str).collect();
+    named.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(named, expected);
 }
 
 #[test]

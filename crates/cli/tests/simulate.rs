@@ -692,6 +692,45 @@ fn a_cost_of_a_trace_is_a_cost_and_not_as_many_requests() {
 }
 
 #[test]
+fn a_cost_that_is_charged_after_the_answer_overspends_by_what_was_in_flight() {
+    // A request each 100 ms, which takes a second, and 200 of them within a minute.
+    let lines = |tokens: u32| {
+        let line = |at: u32| {
+            let time = 1_431_857_100.0 + f64::from(at) / 10.0;
+            format!(r#"{{"ts":{time},"user":"a","usage":{{"total_tokens":{tokens}}},"duration":1000}}"#)
+                + "\n"
+        };
+        (0..200).map(line).collect::<String>()
+    };
+    let admitted = |name: &str, tokens, more: &[&str]| {
+        let log = file(name, lines(tokens));
+        let args =
+            [log.to_str().unwrap(), "--by", "user", "--limit", "1000/1m", "--algorithm", "fixed-window"];
+        let row = json(&[&args[..], &["--charge", "usage.total_tokens"], more].concat()).remove(0);
+        (row["admitted"].as_u64().unwrap(), row["worst_window"].as_u64().unwrap())
+    };
+    // As a service that charges at once: the table in the book.
+    for (tokens, pass) in [(100, 11), (300, 4), (1_200, 1)] {
+        assert_eq!(admitted("charged.jsonl", tokens, &[]), (pass, pass * u64::from(tokens)));
+    }
+    // Until the fourth answer ends after 1.3 s, thirteen requests have come.
+    assert_eq!(admitted("charged-late.jsonl", 300, &["--took", "duration:ms"]), (13, 3_900));
+    let log = file("charged.log", log());
+    let log = log.to_str().unwrap();
+    // Five bytes each: three requests exceed ten.
+    let args = [log, "--limit", "10/1m", "--algorithm", "sliding-log,token-bucket", "--charge", "bytes"];
+    let denied: Vec<_> = json(&args).iter().map(|row| row["denied"].clone()).collect();
+    assert_eq!(denied, [7, 7]);
+    let table = simulate(&args);
+    assert!(stdout(&table).contains("bytes charged after the answer"), "{}", stdout(&table));
+    let missing = failure(&[log, "--limit", "10/1m", "--charge", "usage.total_tokens"]);
+    assert!(missing.contains("usage.total_tokens") && missing.contains("has bytes"), "{missing}");
+    let rules = "limits: [{name: out, limit: 10/1m, algorithm: fixed-window}]";
+    let rules = file("charged.yaml", rules);
+    assert_eq!(json(&[log, "--rules", rules.to_str().unwrap(), "--charge", "bytes"])[0]["denied"], 7);
+}
+
+#[test]
 fn a_key_that_has_nearly_everything_is_warned_of() {
     let line = |ip: &str| format!("{ip} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5\n");
     let log = file("proxy.log", line("10.0.0.1").repeat(190) + &line("10.0.0.2").repeat(10));

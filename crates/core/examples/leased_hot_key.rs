@@ -12,7 +12,7 @@ use std::{
 use tidegate_core::lease::{Answer, Lease, Terms};
 use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 
-const DECISIONS: u64 = 20_000_000;
+const DECISIONS: u32 = 20_000_000;
 
 #[allow(clippy::disallowed_methods)] // A measurement is about the time that passes.
 fn main() {

@@ -66,7 +66,7 @@ fn policy(kind: usize, limit: u64) -> Policy {
 fn permits_above_a_lowered_limit_stay_in_use() {
     for policies in [
         [100, 10].map(Policy::concurrency),
-        [100, 10].map(|limit| Concurrency::new(limit).hold(Duration::from_mins(1)).unwrap().into()),
+        [100_u32, 10].map(|limit| Concurrency::new(limit).hold(Duration::from_mins(1)).unwrap().into()),
     ] {
         let mut limit = Limit::new(policies[0]);
         assert_eq!(limit.admitted_of(200, 0), 100);

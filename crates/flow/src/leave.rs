@@ -40,10 +40,11 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
             Outcome::Well | Outcome::Failed => node.complete(now, units, rt, failed),
         }
     };
-    end(Scope::Resource, &resource.state.node);
+    // The reverse of the entry's order: after a short call its last cache line is still this processor's.
     if pass.inbound {
         end(Scope::Inbound, &resource.state.shared.inbound);
     }
+    end(Scope::Resource, &resource.state.node);
     if let Some(extra) = extra {
         extra.origin.iter().for_each(|node| end(Scope::Origin, node));
         extra.context.iter().for_each(|node| end(Scope::Context, node));

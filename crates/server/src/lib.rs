@@ -54,7 +54,11 @@ pub use listen::{
     access,
     tls::{TlsError, TlsFiles},
 };
-pub use observe::{heavy, history, telemetry, trace, usage, what_if};
+pub use observe::{
+    heavy, history,
+    statsd::{StatsdAddress, StatsdAddressError},
+    telemetry, trace, usage, what_if,
+};
 #[doc(hidden)]
 pub use serve::state_file::check_and_restore;
 pub use serve::{

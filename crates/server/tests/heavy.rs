@@ -172,6 +172,7 @@ fn a_trace_has_what_every_protocol_asked_in_its_order() {
     // Neither of these is a request.
     client.ask("PEEK per-user alice");
     client.ask("ACQUIRE per-user alice 0");
+    client.ask("CHARGE per-user alice 5");
     client.ask("ACQUIRE trial alice");
     client.ask("ACQUIRE trial alice");
     client.ask("ACQUIRE all");
@@ -181,18 +182,24 @@ fn a_trace_has_what_every_protocol_asked_in_its_order() {
     let word = |verdict: &str, cost| (verdict.to_owned(), cost);
     assert_eq!(
         verdicts(&lines, "per-user", "alice"),
-        [word("admitted", 2), word("admitted", 1), word("denied", 1), word("refunded", 1)]
+        [
+            word("admitted", 2),
+            word("admitted", 1),
+            word("denied", 1),
+            word("refunded", 1),
+            word("charged", 5)
+        ]
     );
     assert_eq!(verdicts(&lines, "trial", "alice"), [word("admitted", 1), word("shadow_denied", 1)]);
     assert_eq!(verdicts(&lines, "CL.THROTTLE", "alice"), [word("admitted", 1), word("denied", 3)]);
     assert_eq!((&lines[0]["share"], &lines[0]["fresh"]), (&json!("100%"), &json!(true)));
-    assert_eq!(lines.last().unwrap(), &json!({"end": 9}));
+    assert_eq!(lines.last().unwrap(), &json!({"end": 10}));
     let first = lines.iter().find(|line| line["time"].is_string()).unwrap();
     assert_eq!(first["time"], "1700049600.000000000");
     // A part of it: of one limit, or of the last second.
     assert_eq!(trace(&server, "?limit=trial").last().unwrap(), &json!({"end": 2}));
     let last = trace(&server, "?seconds=1");
-    assert_eq!((last.last().unwrap(), &last[0]["fresh"]), (&json!({"end": 8}), &json!(false)));
+    assert_eq!((last.last().unwrap(), &last[0]["fresh"]), (&json!({"end": 9}), &json!(false)));
     assert_eq!(server.get("/v1/trace?limit=per-usr").status, 404);
     assert!(trace(&server, "?names=false").iter().all(|line| line["name"].is_null()));
     assert_eq!(server.get("/v1/trace?names=perhaps").status, 400);

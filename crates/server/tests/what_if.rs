@@ -91,6 +91,26 @@ fn a_trace_that_begins_in_the_middle_gives_one_window_to_the_states() {
 }
 
 #[test]
+fn what_is_charged_after_the_answer_is_debt_of_the_candidate() {
+    use Verdict::{Charged, Denied, Refunded};
+    let mut trace = recording("100%", &[(1, 1, Charged), (2, 1, Charged), (3, 1, Charged), (4, 1, Denied)]);
+    let costs = [300, 300, 500, 0];
+    trace.events.iter_mut().zip(costs).for_each(|(event, cost)| event.cost = cost);
+    let denied = |trace: &Recording, limit: u32| {
+        let told = one(trace, &format!("limits: [{{name: a, limit: {limit}/1m, algorithm: sliding-log}}]"));
+        assert!(told.notes[0].starts_with("a charge counts as a request"), "{:?}", told.notes);
+        (told.requests, told.denied.requests, told.would_deny.requests)
+    };
+    // The third charge exceeds 1,000, so the question after it is denied. It does not exceed 1,100.
+    assert_eq!(denied(&trace, 1_000), (4, 1, 1));
+    assert_eq!(denied(&trace, 1_100), (4, 1, 0));
+    // The second one exceeds 599: what comes then is neither admitted nor charged.
+    assert_eq!(denied(&trace, 599), (4, 1, 2));
+    trace.events[2].verdict = Refunded;
+    assert_eq!(denied(&trace, 599), (3, 1, 0));
+}
+
+#[test]
 fn a_month_ends_where_the_calendar_ends_it() {
     use Verdict::Admitted;
     // 2024-02-29T22:59:58Z is two seconds before March in Berlin, and an hour and two seconds before March in UTC.

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 
 use tidegate_sim::{
     Progress, Workload,
-    input::{Loaded, Options, Source, read},
+    input::{By, Charge, Loaded, Options, Source, read},
 };
 
 /// Every log has these two requests of two clients, four seconds apart, on two paths.
@@ -81,8 +81,8 @@ h2 2015-05-17T10:05:07.000000Z app/shop/50dc6c495c0c9188 [2001:db8:1:2::9]:2818 
     ),
     (
         "envoy JSON",
-        r#"{"start_time":"2015-05-17T10:05:03.000Z","downstream_remote_address":"192.0.2.7:4711","method":"GET","path":"/shop?q=1","response_code":200,"upstream_host":"10.1.0.3:80"}
-{"start_time":"2015-05-17T10:05:07.000Z","downstream_remote_address":"[2001:db8:1:2::9]:4711","method":"POST","path":"/login","response_code":401,"upstream_host":"10.1.0.3:80"}"#,
+        r#"{"start_time":"2015-05-17T10:05:03.000Z","downstream_remote_address":"192.0.2.7:4711","method":"GET","path":"/shop?q=1","response_code":200,"bytes_sent":512,"duration":3,"upstream_host":"10.1.0.3:80"}
+{"start_time":"2015-05-17T10:05:07.000Z","downstream_remote_address":"[2001:db8:1:2::9]:4711","method":"POST","path":"/login","response_code":401,"bytes_sent":12,"duration":3,"upstream_host":"10.1.0.3:80"}"#,
     ),
     (
         "traefik JSON",
@@ -264,6 +264,46 @@ fn every_known_format_is_recognised_with_its_clients_paths_and_times() {
         let paths = load(name, text, Some("path")).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(labels(&paths), PATHS, "{name}");
     }
+}
+
+#[test]
+fn the_bytes_of_an_answer_are_found_and_charged_when_it_ended() {
+    let charged = |name: &str, cost: &str, took: Option<&str>| {
+        let (_, text) = READ.iter().find(|(known, _)| *known == name).unwrap();
+        let path =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("charged-{}", name.replace(' ', "-")));
+        fs::write(&path, text).unwrap();
+        let took = took.map(|took| took.parse().unwrap());
+        let charge = Some(Charge { cost: cost.parse::<By>().unwrap().fields()[0].clone(), took });
+        let options = Options { charge, ..Options::default() };
+        let trace = read(&[Source::File(path)], &options, &Progress::default())
+            .map_err(|error| error.to_string())?
+            .trace;
+        let costs: Vec<_> = trace.costs(0).chain(trace.costs(1)).collect();
+        let ends = trace.ends(0).chain(trace.ends(1));
+        let took: Vec<_> = ends.zip(&costs).map(|(end, (time, _))| (end - time) / 1_000_000).collect();
+        Ok::<_, String>((costs.iter().map(|(_, cost)| *cost).collect::<Vec<_>>(), took))
+    };
+    for (name, bytes) in [
+        ("common", [512, 12]),
+        ("combined", [512, 12]),
+        ("vhost_combined", [512, 12]),
+        ("tomcat", [0, 0]),
+        ("envoy", [512, 12]),
+        ("AWS application load balancer", [366, 366]),
+        ("AWS classic load balancer", [29, 29]),
+        ("haproxy in syslog", [2_750, 2_750]),
+    ] {
+        if name == "tomcat" {
+            assert!(charged(name, "bytes", None).unwrap_err().contains("no line has the field `bytes`"));
+        } else {
+            assert_eq!(charged(name, "bytes", None), Ok((bytes.to_vec(), vec![0, 0])), "{name}");
+        }
+    }
+    assert_eq!(charged("envoy JSON", "bytes_sent", Some("duration:ms")), Ok((vec![512, 12], vec![3, 3])));
+    assert_eq!(charged("envoy JSON", "bytes", None).unwrap().0, [512, 12]);
+    let wrong = charged("envoy JSON", "path", None).unwrap_err();
+    assert!(wrong.contains("the field `path` (--charge) holds no whole number"), "{wrong}");
 }
 
 #[test]

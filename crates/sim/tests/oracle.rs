@@ -98,6 +98,52 @@ fn oracle(requests: &[Request], quota: Quota, spec: &AlgorithmSpec) -> Row {
     row
 }
 
+/// A key, a time, how long the answer takes, and its cost.
+type Charged = (u8, u64, u64, u64);
+
+/// What the oracle makes of requests that ask with a cost of 0 and are charged when their answers end.
+fn charging_oracle(requests: &[Charged], quota: Quota, spec: &AlgorithmSpec) -> Row {
+    let policy = spec.policy(quota).unwrap();
+    let window = quota.window_nanos();
+    let mut row = Row::default();
+    for key in 0..4 {
+        let mut own: Vec<_> = requests.iter().filter(|(of, ..)| *of == key).collect();
+        own.sort_by_key(|(_, time, ..)| *time);
+        let mut state = vec![0; policy.words()];
+        // When each admitted request is charged, and its cost: by the exact rule, and by the algorithm, of which some are done.
+        let [mut exactly, mut charges] = [const { Vec::<(u64, u64)>::new() }; 2];
+        let mut done = 0;
+        for &&(_, now, took, cost) in &own {
+            let counts = |(end, _): &&(u64, u64)| *end <= now && now - end < window;
+            let used: u64 = exactly.iter().filter(counts).map(|(_, cost)| *cost).sum();
+            let exact = used <= quota.limit();
+            if exact {
+                exactly.push((now + took, cost));
+            }
+            charges[done..].sort_unstable();
+            while let Some(&(end, cost)) = charges.get(done).filter(|(end, _)| *end <= now) {
+                policy.charge(&mut state, Nanos::new(end), cost);
+                done += 1;
+            }
+            if policy.decide(&mut state, Nanos::new(now), 0).is_allowed() {
+                charges.push((now + took, cost));
+                row.admitted += 1;
+                row.wrongly_admitted += u64::from(!exact);
+            } else {
+                row.denied += 1;
+                row.wrongly_denied += u64::from(exact);
+            }
+        }
+        row.denied_keys += u64::from(charges.len() < own.len());
+        for &(start, _) in &charges {
+            let within = |(end, _): &&(u64, u64)| *end >= start && end - start < window;
+            let used = charges.iter().filter(within).map(|(_, cost)| *cost).sum();
+            row.worst_window = row.worst_window.max(used);
+        }
+    }
+    row
+}
+
 fn same(found: &Row, expected: &Row) -> Result<(), TestCaseError> {
     let numbers = |row: &Row| {
         [
@@ -129,6 +175,25 @@ proptest! {
         let keys: std::collections::BTreeSet<u8> = requests.iter().map(|(key, _)| *key).collect();
         prop_assert_eq!((findings.requests, findings.keys), (requests.len() as u64, keys.len() as u64));
         prop_assert_eq!(findings.requests_over_time.iter().sum::<u64>(), findings.requests);
+    }
+
+    #[test]
+    fn requests_that_are_charged_afterwards_agree_with_the_oracle(
+        requests in prop::collection::vec((0..4_u8, 0..120_u64, 0..30_u64, 0..5_u64), 1..120), quota in quota(), count in 1..4_usize,
+    ) {
+        let mut builder = TraceBuilder::new(By::ip());
+        for (key, time, took, cost) in &requests {
+            prop_assert!(builder.push_charged(&[b'a' + key], *time, time + took, *cost));
+        }
+        let trace = builder.build(true, 0);
+        let findings = run(&trace, quota, count);
+        for (row, spec) in findings.rows.iter().zip(specs()) {
+            same(row, &charging_oracle(&requests, quota, &spec))?;
+        }
+        // The same without the keys' other requests.
+        let one = run(&trace.of_keys(|key| key == "a"), quota, 1);
+        let own: Vec<Charged> = requests.iter().copied().filter(|(key, ..)| *key == 0).collect();
+        prop_assert!(own.is_empty() || one.rows[0].denied == charging_oracle(&own, quota, &specs()[0]).denied);
     }
 
     #[test]

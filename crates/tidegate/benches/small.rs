@@ -104,6 +104,16 @@ fn entry_and_exit_by_kinds_of_rules(bencher: Bencher<'_, '_>, kinds: usize) {
     bencher.bench(|| resource.entry().inbound().enter().is_ok());
 }
 
+/// `count` flow rules with different thresholds.
+#[divan::bench(args = [1, 10, 100], min_time = 0.5)]
+fn entry_and_exit_by_number_of_rules(bencher: Bencher<'_, '_>, count: u32) {
+    let gate = Gate::new();
+    let flow = (0..count).map(|at| FlowRule::new("resource", 1_000_000_000 + at)).collect();
+    gate.load(Rules { flow, ..Rules::default() }).expect("possible rules");
+    let resource = gate.resource("resource");
+    bencher.bench(|| resource.enter().is_ok());
+}
+
 /// The slots of a window in two layouts, as an algorithm without Tidegate's growing counts would keep them: each slot has the
 /// number of the time it counts, and is emptied when its turn comes again. Single-threaded; a second slot each add.
 mod window_layout {

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use tidegate_core::parse_duration;
 use tidegate_flow::cgroup;
 use tidegate_server::{
-    Mode, Options, Timeout, TlsFiles, Vendor, XdsSource,
+    Mode, Options, StatsdAddress, Timeout, TlsFiles, Vendor, XdsSource,
     envoy::{AnswerFields, Consume, Modes},
     heavy, reservations,
     rules::parse_timeout,
@@ -54,19 +54,19 @@ pub struct Args {
     ///   rules: /etc/tidegate/rules.yaml
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG", verbatim_doc_comment)]
     config: Option<PathBuf>,
-    /// Address for HTTP; `off` disables it
+    /// Address for HTTP, or unix:PATH for a Unix socket; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
     http: String,
     /// Address for the Redis protocol; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380")]
     resp: String,
-    /// Address for the control plane over HTTP (metrics, rules, blocks, resets); `off` disables it
+    /// Address for the control plane over HTTP (metrics, rules, blocks, resets), or unix:PATH; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN", default_value = "127.0.0.1:8082")]
     admin: String,
-    /// Address for gRPC, for Envoy; `off` disables it [default: 127.0.0.1:8081 if there is a configuration of Envoy]
+    /// Address for gRPC, for Envoy, or unix:PATH for a Unix socket; `off` disables it [default: 127.0.0.1:8081 if there is a configuration of Envoy]
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_GRPC")]
     grpc: Option<String>,
-    /// Address for HAProxy, which asks about its requests by SPOE; off unless it is given
+    /// Address or unix:PATH for HAProxy, which asks about its requests by SPOE; off unless it is given
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_SPOE")]
     spoe: Option<String>,
     /// The configuration of Envoy's rate limit service: a file, or a directory with files; reloaded when it changes
@@ -112,7 +112,7 @@ pub struct Args {
     /// A control plane that sends the configuration of Envoy's rate limit service (xDS), as Envoy Gateway does; may be repeated
     ///
     /// http://HOST:PORT or https://HOST:PORT with options: node (this server's id), ca, cert, key, server_name, header (NAME:VALUE),
-    /// metadata (NAME=VALUE), max_message (bytes), first_pause (before a lost stream is opened again; it doubles up to 1m). Example:
+    /// metadata (NAME=VALUE), max_message (bytes), first_pause and longest_pause (1s, 1m: before a lost stream is opened again; they double). Example:
     ///
     ///   https://envoy-gateway:18001?node=envoy-ratelimit&ca=/certs/ca.crt&cert=/certs/tls.crt&key=/certs/tls.key
     ///
@@ -147,6 +147,21 @@ pub struct Args {
     /// Describe each request of Envoy in the metadata of its answer, with that of the rules below `metadata`, as envoyproxy/ratelimit does
     #[arg(long, env = "TIDEGATE_ENVOY_METADATA")]
     envoy_metadata: bool,
+    /// Leave denied_by and denied_reason out of the metadata of answers to Envoy, as envoyproxy/ratelimit does
+    #[arg(long, env = "TIDEGATE_ENVOY_WITHOUT_REASONS")]
+    envoy_without_reasons: bool,
+    /// Be ready (/readyz, /healthcheck, gRPC's health) only with a rule for Envoy: not before a control plane has sent one
+    #[arg(long, env = "TIDEGATE_ENVOY_AWAIT_RULES")]
+    envoy_await_rules: bool,
+    /// Send the counters of rules for Envoy to StatsD under their names in envoyproxy/ratelimit
+    ///
+    /// tcp://HOST:PORT, udp://HOST:PORT or dogstatsd://HOST:PORT, with the options interval (10s) and tag (NAME:VALUE, may be repeated). The
+    /// server sends each counter that has grown, and over TCP repeats later what it could not send.
+    #[arg(long, value_name = "URL", env = "TIDEGATE_ENVOY_STATSD")]
+    envoy_statsd: Option<StatsdAddress>,
+    /// Add these counters to /metrics under their names there, such as ratelimit_service_rate_limit_total_hits
+    #[arg(long, env = "TIDEGATE_ENVOY_METRIC_NAMES")]
+    envoy_metric_names: bool,
     /// Add the header fields of a provider of language models to answers over HTTP and to Envoy: openai or anthropic
     ///
     /// They report the limits whose names are or end with requests, tokens, input-tokens or output-tokens.
@@ -171,6 +186,15 @@ pub struct Args {
     /// Health checks need no certificate.
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     pub(super) tls_client_ca: Option<PathBuf>,
+    /// The DNS name or URI that a client's certificate must have; --access instead lists several, with their roles
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TIDEGATE_TLS_CLIENT_SAN",
+        requires = "tls_client_ca",
+        conflicts_with = "access"
+    )]
+    tls_client_san: Option<String>,
     /// The access file, in YAML, with the roles of each client; reloaded when it changes
     ///
     /// A list of clients with the digests of their tokens (`tidegate token` generates a token), or the names in their
@@ -304,7 +328,8 @@ pub struct Args {
     pub(super) state: Option<PathBuf>,
     /// Directory that keeps the flow rules that operators push to programs (dashboard, POST /v1/flow/rules) across restarts
     ///
-    /// One file for each application, in YAML, read when the server starts. Without it they are kept in memory only.
+    /// One file for each application, in YAML, read when the server starts. The last hour of each program is kept there, too, and written
+    /// every 30 seconds. Without it both are kept in memory only.
     #[arg(long, value_name = "DIR", env = "TIDEGATE_FLOW_RULES")]
     flow_rules: Option<PathBuf>,
     /// How often the state is written: a server that is killed loses the use of at most this time
@@ -340,6 +365,9 @@ pub struct Args {
     /// Let clients without credentials read the metrics of the control plane, with the names of limits; nothing else there
     #[arg(long, env = "TIDEGATE_OPEN_METRICS")]
     open_metrics: bool,
+    /// Serve /metrics of the control plane at this path, too
+    #[arg(long, value_name = "PATH", env = "TIDEGATE_METRICS_PATH")]
+    metrics_path: Option<String>,
     /// Host names of the control plane that need no credentials, as in limits.internal (separate several with commas)
     ///
     /// Without credentials, the control plane answers only to IP addresses, localhost and these names, so that no web page can reach it
@@ -515,6 +543,17 @@ impl Args {
         None
     }
 
+    fn envoy_modes(&self) -> Modes {
+        Modes {
+            merge_domains: self.envoy_merge_domains,
+            near_limit: self.envoy_near_limit,
+            shadow: self.envoy_shadow,
+            quota: self.envoy_quota,
+            metadata: self.envoy_metadata,
+            without_reasons: self.envoy_without_reasons,
+        }
+    }
+
     pub(super) fn options(&self) -> Options {
         let listener = |address: &str| (!address.eq_ignore_ascii_case("off")).then(|| address.to_owned());
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -534,6 +573,7 @@ impl Args {
                 _ => None,
             },
             tls_listeners: self.tls_listeners.clone(),
+            tls_client_san: self.tls_client_san.clone(),
             access: self.access.clone(),
             insecure: self.insecure,
             grpc: match &self.grpc {
@@ -562,17 +602,15 @@ impl Args {
                 (None, true) => AnswerFields::RateLimit,
                 (None, false) => AnswerFields::None,
             },
-            envoy_modes: Modes {
-                merge_domains: self.envoy_merge_domains,
-                near_limit: self.envoy_near_limit,
-                shadow: self.envoy_shadow,
-                quota: self.envoy_quota,
-                metadata: self.envoy_metadata,
-            },
+            envoy_modes: self.envoy_modes(),
+            envoy_await_rules: self.envoy_await_rules,
+            envoy_statsd: self.envoy_statsd.clone(),
+            envoy_metric_names: self.envoy_metric_names,
             vendor_headers: self.vendor_headers,
             rules: self.rules.clone(),
             rules_writable: self.rules_writable,
             open_metrics: self.open_metrics,
+            metrics_path: self.metrics_path.clone(),
             max_keys: self.max_keys as usize,
             max_memory: self.max_memory,
             container_memory: cgroup::memory_limit(Path::new("/proc"), Path::new("/sys/fs/cgroup"))

@@ -54,18 +54,15 @@ impl Ready {
     }
 
     pub(super) fn print(&self, server: &Server) {
-        let (http, resp, grpc) = (server.address("http"), server.address("resp"), server.address("grpc"));
-        let admin = server.address("admin");
         if self.format == LogFormat::Json {
-            let shown = |address: Option<SocketAddr>| address.map(|address| address.to_string());
             tracing::info!(
-                http = shown(http),
-                resp = shown(resp),
-                grpc = shown(grpc),
-                spoe = shown(server.address("spoe")),
-                sentinel = shown(server.address("sentinel-token")),
-                heartbeats = shown(server.address("sentinel-dashboard")),
-                admin = shown(admin),
+                http = server.place("http"),
+                resp = server.place("resp"),
+                grpc = server.place("grpc"),
+                spoe = server.place("spoe"),
+                sentinel = server.place("sentinel-token"),
+                heartbeats = server.place("sentinel-dashboard"),
+                admin = server.place("admin"),
                 rules = self.rules,
                 state = self.state,
                 otlp = self.collector,
@@ -79,26 +76,25 @@ impl Ready {
         let mut line = |what: &str, value: &str| {
             let _ = writeln!(text, "  {what:<7}{value}");
         };
-        let shown = |address: Option<SocketAddr>, plain: &str, has_tls: bool| match address {
+        let shown = |option: &str, plain: &str, has_tls: bool| match server.place(option) {
+            Some(socket) if socket.starts_with("unix:") => socket.to_owned(),
             Some(address) => format!("{plain}{}://{address}", if has_tls { "s" } else { "" }),
             None => "off".to_owned(),
         };
         let [http_has_tls, resp_has_tls, admin_has_tls] = self.tls;
-        line("HTTP", &shown(http, "http", http_has_tls));
-        line("RESP", &shown(resp, "redis", resp_has_tls));
-        if let Some(address) = grpc {
-            line("gRPC", &format!("{address}, for Envoy"));
+        line("HTTP", &shown("http", "http", http_has_tls));
+        line("RESP", &shown("resp", "redis", resp_has_tls));
+        for (what, option, clients) in [
+            ("gRPC", "grpc", "Envoy"),
+            ("SPOE", "spoe", "HAProxy"),
+            ("tokens", "sentinel-token", "Sentinel"),
+            ("beats", "sentinel-dashboard", "Sentinel"),
+        ] {
+            if let Some(place) = server.place(option) {
+                line(what, &format!("{place}, for {clients}"));
+            }
         }
-        if let Some(address) = server.address("spoe") {
-            line("SPOE", &format!("{address}, for HAProxy"));
-        }
-        if let Some(address) = server.address("sentinel-token") {
-            line("tokens", &format!("{address}, for Sentinel"));
-        }
-        if let Some(address) = server.address("sentinel-dashboard") {
-            line("beats", &format!("{address}, for Sentinel"));
-        }
-        line("admin", &shown(admin, "http", admin_has_tls));
+        line("admin", &shown("admin", "http", admin_has_tls));
         line("rules", &format!("{}: {}", self.rules, limits.join(", ")));
         match server.service().store() {
             Some(shared) => line("store", &format!("{}, shared", shared.store().address())),
@@ -112,6 +108,7 @@ impl Ready {
         }
         text.push_str("\nTry:\n\n");
         let client = Client { password: self.password, tls: self.tls, access: self.access };
+        let [http, resp, admin] = ["http", "resp", "admin"].map(|option| server.address(option));
         for command in commands(http, resp, admin, &client, &limits) {
             let _ = writeln!(text, "  {command}");
         }

@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use tidegate_core::{Quota, parse_duration};
 use tidegate_sim::{
     AlgorithmSpec, Fleet, Goal, Load, Mode, Share,
-    input::{By, Condition, Filter, Format, Moment, UnknownFormat},
+    input::{By, Charge, Condition, Field, Filter, Format, Moment, Took, UnknownFormat},
     workload::{Arrival, Traffic},
 };
 
@@ -100,6 +100,19 @@ pub struct Args {
     #[arg(long)]
     pub spread: bool,
 
+    /// Charge a field of each line after the answer, whether it fits or not: bytes (those of the answer), or a field of lines with named
+    /// fields, such as usage.total_tokens. The request itself asks with a cost of 0. With --rules, for all limits of the file.
+    #[arg(
+        long, value_name = "FIELD", value_parser = parse_field,
+        conflicts_with_all = ["suggest", "synthetic", "nodes", "follow", "server", "spread"]
+    )]
+    pub charge: Option<Field>,
+
+    /// The field with the time that a request took, in seconds, or with :ms or :us behind its name. The cost is charged so long after
+    /// the time of the line. [default: at the time of the line]
+    #[arg(long, value_name = "FIELD[:UNIT]", requires = "charge")]
+    pub took: Option<Took>,
+
     /// How to print the findings.
     #[arg(long, value_enum, default_value_t)]
     pub format: Output,
@@ -130,6 +143,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// The cost that is charged after the answer.
+    pub fn charged(&self) -> Option<Charge> {
+        Some(Charge { cost: self.charge.clone()?, took: self.took.clone() })
+    }
+
     /// The requests to leave out.
     pub fn filter(&self) -> Filter {
         Filter { exclude: self.exclude.clone(), since: self.since, until: self.until }
@@ -215,6 +233,10 @@ impl From<SharingMode> for Mode {
             SharingMode::Reported => Self::Reported,
         }
     }
+}
+
+fn parse_field(name: &str) -> Result<Field, &'static str> {
+    Field::from_name(name).ok_or("name a field, such as bytes")
 }
 
 fn parse_nodes(text: &str) -> Result<NonZeroU16, &'static str> {
@@ -351,6 +373,10 @@ Examples:
 
   What a changed rules file would deny of the traffic that a server traces:
       tidegate simulate --server http://127.0.0.1:8082 --rules candidate.yaml
+
+  A budget of tokens for each user, which answers use up when they end:
+      tidegate simulate app.jsonl --limit 100000/1m --by user.id \\
+          --charge usage.total_tokens --took duration:ms
 
   What a limit denies of the current traffic:
       tidegate simulate /var/log/nginx/access.log --follow --limit 100/1m

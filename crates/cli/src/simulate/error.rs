@@ -51,7 +51,9 @@ pub enum SimulateError {
     #[error("{0} has no requests yet: wait until keys that are traced have asked")]
     EmptyTrace(String),
     /// Traces have no fields.
-    #[error("--exclude, --from and --to are for logs; `tidegate record --seconds N` takes a part of a trace")]
+    #[error(
+        "--charge, --exclude, --from and --to are for logs; `tidegate record --seconds N` takes a part of a trace"
+    )]
     TraceFilter,
     /// A suggestion counts requests.
     #[error(

@@ -171,7 +171,7 @@ fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     let windows = report.findings.iter().map(|findings| findings.quota.window()).min();
     report.warnings.extend(windows.and_then(|window| warn_of_grain(&loaded.trace, window, args.spread)));
     report.warnings.extend(warn_of_keys(&loaded.trace, &loaded.by));
-    report.source = source_names(&sources, loaded.format);
+    report.source = source_names(args, &sources, loaded.format);
     report.by = loaded.by.to_string();
     report.lines = loaded.lines;
     report.unparsed = loaded.unparsed.count;
@@ -187,8 +187,10 @@ fn sources(args: &Args) -> Vec<Source> {
     args.files.iter().map(source).collect()
 }
 
-fn source_names(sources: &[Source], format: Format) -> String {
-    format!("{} ({format})", sources.iter().map(Source::name).collect::<Vec<_>>().join(", "))
+fn source_names(args: &Args, sources: &[Source], format: Format) -> String {
+    let names = sources.iter().map(Source::name).collect::<Vec<_>>().join(", ");
+    let charged = args.charge.as_ref().map(|cost| format!(", {} charged after the answer", cost.name()));
+    format!("{names} ({format}){}", charged.unwrap_or_default())
 }
 
 fn options(args: &Args) -> input::Options {
@@ -198,6 +200,7 @@ fn options(args: &Args) -> input::Options {
         time_field: input::TimeField::new(args.time_field.clone()),
         spread: args.spread,
         filter: args.filter(),
+        charge: args.charged(),
     }
 }
 

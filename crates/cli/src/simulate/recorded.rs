@@ -45,7 +45,7 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
     };
     let Some(read) = read else { return Ok(None) };
     let recording = read.map_err(|error| SimulateError::Trace { source_name: source.clone(), error })?;
-    if !args.exclude.is_empty() || args.since.is_some() || args.until.is_some() {
+    if args.charge.is_some() || !args.exclude.is_empty() || args.since.is_some() || args.until.is_some() {
         return Err(SimulateError::TraceFilter);
     }
     if recording.is_cut {
@@ -123,12 +123,13 @@ pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<R
     if costs.try_fold(0_u64, u64::checked_add).is_none() {
         return Err(SimulateError::CostsTooHigh);
     }
-    let mut refunds = 0;
+    let (mut refunds, mut charges) = (0, 0);
     for event in &recording.events {
         if event.verdict == tidegate_server::trace::Verdict::Refunded {
             refunds += 1;
             continue;
         }
+        charges += u64::from(event.verdict == tidegate_server::trace::Verdict::Charged);
         let hash = format!("{:016x}", event.key);
         let key = recording.names.get(&event.key).unwrap_or(&hash);
         let key = match &recording.limits[..] {
@@ -148,6 +149,11 @@ pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<R
     report.warnings.push(format!("the trace has {share} of all keys"));
     if refunds > 0 {
         report.warnings.push(format!("{refunds} refunds are left out"));
+    }
+    if charges > 0 {
+        report
+            .warnings
+            .push(format!("{charges} charges are requests here, which may be denied; --rules charges them"));
     }
     report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
     report.source = format!("{source} (trace)");

@@ -35,7 +35,7 @@ pub fn replay_rules(path: &Path, args: &Args, progress: &Progress) -> Result<Rep
     let loaded = input::read_limits(&sources, &options(args), &selectors, progress)?;
     warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());
     let mut report = Report {
-        source: source_names(&sources, loaded.format),
+        source: source_names(args, &sources, loaded.format),
         lines: loaded.lines,
         unparsed: loaded.unparsed.count,
         excluded: loaded.excluded,

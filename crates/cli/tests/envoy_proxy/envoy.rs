@@ -144,8 +144,13 @@ fn bootstrap(filter: &Value, routes: &Value, tidegate: &str, backend: u16) -> Va
             },
         })
     };
-    let (host, port) = tidegate.rsplit_once(':').expect("an address has a port");
-    let mut service = cluster("tidegate", &at(host, port.parse().unwrap()));
+    let place = if let Some(path) = tidegate.strip_prefix("unix:") {
+        json!({ "pipe": { "path": path } })
+    } else {
+        let (host, port) = tidegate.rsplit_once(':').expect("an address has a port");
+        at(host, port.parse().unwrap())
+    };
+    let mut service = cluster("tidegate", &place);
     service["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"] =
         typed(
             "upstreams.http.v3.HttpProtocolOptions",

@@ -13,7 +13,7 @@ use tidegate_redis_servers::{eventually, free_port};
 
 use crate::{
     envoy::{Envoy, program, route, typed},
-    program::{Serving, scratch},
+    program::{Serving, scratch, tidegate},
     web::{Client, backend},
 };
 
@@ -389,4 +389,42 @@ fn half_a_minute_at_two_thousand_a_second_hits_no_timeout() {
         "{REQUESTS} requests: {failed} calls failed; p50 {half:?}, p99 {most:?}, p99.9 {nearly:?}, longest {all:?}"
     );
     assert_eq!(failed, 0, "of {REQUESTS} calls");
+}
+
+#[test]
+fn envoy_reaches_the_server_through_the_unix_socket_of_its_environment() {
+    if program().is_none() {
+        return;
+    }
+    let config = configured("envoy-pipe");
+    let root = config.parent().unwrap();
+    fs::create_dir(root.join("config")).unwrap();
+    fs::rename(&config, root.join("config/shop.yaml")).unwrap();
+    let socket = root.join("grpc.sock");
+    let serving = || {
+        let mut command = tidegate();
+        command.arg("ratelimit").envs([
+            ("HOST", "127.0.0.1"),
+            ("PORT", "0"),
+            ("DEBUG_PORT", "0"),
+            ("GRPC_UDS", socket.to_str().unwrap()),
+            ("RUNTIME_ROOT", root.to_str().unwrap()),
+        ]);
+        Serving::run(&mut command)
+    };
+    let server = serving();
+    assert_eq!(grpc(&server), format!("unix:{}", socket.display()));
+    let routes = json!([route("/", json!({ "route": { "rate_limits": [header("x-user", "user")] } }))]);
+    let envoy = Envoy::start("envoy-pipe", &filter(&json!({})), &routes, &grpc(&server), backend());
+    let mut client = Client::of(envoy.port);
+    assert_eq!(client.statuses(3, "/", &["x-user: ada"]), [200, 200, 429]);
+    assert_eq!(envoy.stat("ratelimit.error"), 0);
+    // It is killed and leaves its file.
+    drop(server);
+    assert!(socket.exists());
+    let server = serving();
+    eventually("Envoy has connected again", || client.get("/", &["x-user: bob"]).status == 429);
+    server.signal("TERM");
+    assert_eq!(server.ended(), Some(0));
+    assert!(!socket.exists());
 }

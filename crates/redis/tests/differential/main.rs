@@ -6,6 +6,7 @@ mod changes;
 mod charges;
 mod clock_steps;
 mod holders;
+mod lives;
 mod refunds;
 mod reservations;
 mod versions;

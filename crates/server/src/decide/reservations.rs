@@ -166,6 +166,15 @@ pub(crate) struct Reservations {
     kept: Mutex<Kept>,
 }
 
+/// The reservations at one moment.
+pub(crate) struct Seen(HashMap<Id, Reservation>);
+
+impl Seen {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
 #[derive(Default)]
 struct Kept {
     by_id: HashMap<Id, Reservation>,
@@ -277,16 +286,26 @@ impl Reservations {
         released
     }
 
-    /// Each reservation as a text, and the time when it expires or is forgotten.
-    pub fn texts(&self) -> Vec<(String, Nanos)> {
+    /// What is kept now, to be written by [`texts`](Self::texts) once the states of the limits have been copied.
+    pub fn seen(&self) -> Seen {
+        Seen(self.kept().by_id.clone())
+    }
+
+    /// Each reservation that was seen before the states were copied, as a text, and the time when it expires or is forgotten. If it has
+    /// ended since, the states may have its correction, which must not be made again: the text has the later status. Newer ones are left
+    /// out, as the states may not have their units.
+    pub fn texts(&self, seen: Seen) -> Vec<(String, Nanos)> {
         let kept = self.kept();
-        let text = |(id, found): (&Id, &Reservation)| {
-            let parts = found.parts.iter().map(Written::of).collect();
-            let written = (id.to_string(), found.ttl.get(), found.status, parts);
+        let text = |(id, found): (Id, Reservation)| {
+            let later =
+                kept.by_id.get(&id).map_or((Status::Done, found.due), |later| (later.status, later.due));
+            let (status, due) = later;
+            let parts = found.parts.iter().filter(|_| status != Status::Done).map(Written::of).collect();
+            let written = (id.to_string(), found.ttl.get(), status, parts);
             // Numbers and strings always serialize.
-            (serde_json::to_string::<(_, _, _, Vec<Written>)>(&written).unwrap_or_default(), found.due)
+            (serde_json::to_string::<(_, _, _, Vec<Written>)>(&written).unwrap_or_default(), due)
         };
-        kept.by_id.iter().map(text).collect()
+        seen.0.into_iter().map(text).collect()
     }
 
     /// Keeps a reservation from a text again. Returns whether it was valid and there is room.

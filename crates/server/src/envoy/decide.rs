@@ -4,7 +4,14 @@ mod metadata;
 #[cfg(feature = "grpc")]
 mod reserve;
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use axum::http::{HeaderName, HeaderValue};
 use futures_util::future::join_all;
@@ -73,11 +80,20 @@ pub struct Modes {
     pub quota: bool,
     /// The metadata of an answer describes the request, with the rules' own below `metadata`.
     pub metadata: bool,
+    /// The metadata of an answer says neither which limit denies nor why, as there.
+    pub without_reasons: bool,
 }
 
 impl Default for Modes {
     fn default() -> Self {
-        Self { merge_domains: false, near_limit: 0.8, shadow: false, quota: false, metadata: false }
+        Self {
+            merge_domains: false,
+            near_limit: 0.8,
+            shadow: false,
+            quota: false,
+            metadata: false,
+            without_reasons: false,
+        }
     }
 }
 
@@ -90,6 +106,8 @@ pub struct DescriptorService {
     /// The provider of language models whose header fields they also include.
     vendor: Option<Vendor>,
     overrides: Overrides,
+    /// The requests that were admitted because all are.
+    shadowed: AtomicU64,
 }
 
 impl fmt::Debug for DescriptorService {
@@ -131,7 +149,7 @@ impl DescriptorService {
     /// Decides with the limits of this service.
     pub fn new(service: Arc<Service>, consume: Consume, fields: AnswerFields) -> Self {
         let (modes, overrides) = (Modes::default(), Overrides::default());
-        Self { service, consume, fields, modes, vendor: None, overrides }
+        Self { service, consume, fields, modes, vendor: None, overrides, shadowed: AtomicU64::new(0) }
     }
 
     /// The same in these modes.
@@ -149,6 +167,12 @@ impl DescriptorService {
     /// The provider of language models whose header fields answers have.
     pub(crate) fn vendor(&self) -> Option<Vendor> {
         self.vendor
+    }
+
+    /// How many requests were admitted only because all are.
+    #[cfg(feature = "grpc")]
+    pub(crate) fn shadowed(&self) -> u64 {
+        self.shadowed.load(Ordering::Relaxed)
     }
 
     /// The service with the limits.
@@ -373,9 +397,14 @@ impl DescriptorService {
             let names = names.iter().map(|name| Cow::Owned(name.as_str().to_owned()));
             headers.extend(names.zip(numbers.map(|number| number.to_string())));
         }
+        if is_over && self.modes.shadow {
+            self.shadowed.fetch_add(1, Ordering::Relaxed);
+        }
         let is_over = is_over && !self.modes.shadow;
         let denied = places.iter().filter_map(|place| match place {
-            Place::Limited(found) if is_over && found.denies() => Some((found, found.decision?.reason()?)),
+            Place::Limited(found) if is_over && found.denies() && !self.modes.without_reasons => {
+                Some((found, found.decision?.reason()?))
+            }
             _ => None,
         });
         // A quota that is used up denies only if no other limit does and all quotas are.

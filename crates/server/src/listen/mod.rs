@@ -6,5 +6,6 @@ pub(crate) mod descriptors;
 pub(crate) mod idle;
 pub(crate) mod peers;
 pub(crate) mod security;
+pub(crate) mod socket;
 pub(crate) mod strangers;
 pub(crate) mod tls;

@@ -34,7 +34,8 @@ impl ListenerSecurity {
     pub fn open(options: &Options) -> Result<Self, StartError> {
         let asks_for_certificates = options.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access =
-            Access::open(options.access.clone(), asks_for_certificates).map_err(StartError::Access)?;
+            Access::open(options.access.clone(), asks_for_certificates, options.tls_client_san.as_deref())
+                .map_err(StartError::Access)?;
         let tls = options.tls.clone().map(Tls::open).transpose()?;
         Ok(Self {
             tls: tls.map(Arc::new),

@@ -14,14 +14,16 @@ use std::{
 use serde::Serialize;
 use tidegate_core::Nanos;
 
+use super::once_a_minute::OnceAMinute;
+
 /// How many actions are kept for the page and `GET /v1/audit`.
 const KEPT: usize = 500;
 /// How many blocks and overrides are remembered with who gave them and why.
 const ORDERS: usize = 20_000;
 /// How often those that have ended are looked for while there is no room, in milliseconds: the look takes all of them.
 const LOOKS_EVERY: u64 = 1_000;
-/// How many lines may wait for the file system.
-const WAITING: usize = 1_024;
+/// How many lines may wait for the file system. Each takes some 300 bytes, and its limit, key and note.
+const WAITING: usize = 16_384;
 
 /// An action of an operator, as it took effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -81,6 +83,7 @@ pub struct Audit {
     /// The last block and the last override of each limit and key, unless it was ended.
     orders: Mutex<Orders>,
     writer: Option<Writer>,
+    lost: OnceAMinute,
 }
 
 #[derive(Debug, Default)]
@@ -138,8 +141,12 @@ impl Audit {
         let Action { client, action: did, limit, key, value, for_ms, note, .. } = &*action;
         tracing::info!(client, action = did, limit, ?key, value, for_ms, ?note, "operator");
         if let Some(lines) = self.writer.as_ref().and_then(|writer| writer.lines.as_ref()) {
-            // The thread ends only after the sender.
-            let _ = lines.send(Arc::clone(&action));
+            // A thread that serves never waits for a disk. The thread that writes ends only after the sender.
+            if lines.try_send(Arc::clone(&action)).is_err() && self.lost.is_due(now) {
+                tracing::error!(
+                    "the audit file is {WAITING} actions behind: those that follow are only in this log"
+                );
+            }
         }
         self.remember(&action);
         let mut recent = self.kept();
@@ -206,4 +213,31 @@ fn append(file: &mut File, action: &Action) -> io::Result<()> {
     let mut line = serde_json::to_vec(action)?;
     line.push(b'\n');
     file.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_hangs_stops_no_action() {
+        let path = std::env::temp_dir().join(format!("tidegate-audit-{}", std::process::id()));
+        let audit = Audit::appending_to(path.clone()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // To open it for writing waits until it is open for reading.
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        let act = |at: usize| audit.record(Nanos::ZERO, Action::new(&at.to_string(), "reset"));
+        (0..WAITING + 100).for_each(act);
+        assert_eq!(audit.recent()[0].client, (WAITING + 99).to_string());
+        // The file system goes on, and the next actions are in a new file.
+        let hung = path.with_extension("hung");
+        std::fs::rename(&path, &hung).unwrap();
+        let its = OpenOptions::new().read(true).write(true).open(&hung).unwrap();
+        drop(audit);
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert!((WAITING - 1..=WAITING).contains(&written.lines().count()));
+        drop(its);
+        std::fs::remove_file(hung).unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
 }

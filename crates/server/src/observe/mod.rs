@@ -11,6 +11,7 @@ pub(crate) mod latency;
 pub(crate) mod metrics;
 pub(crate) mod occupancy;
 pub(crate) mod once_a_minute;
+pub(crate) mod statsd;
 #[cfg(feature = "otlp")]
 pub mod telemetry;
 #[cfg(not(feature = "otlp"))]

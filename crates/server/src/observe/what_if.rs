@@ -239,7 +239,12 @@ impl Replay<'_> {
                 policy.refund(&mut state, now, event.cost);
                 continue;
             }
-            let would_deny = is_denied || policy.decide(&mut state, now, event.cost).is_denied();
+            let is_charge = event.verdict == Verdict::Charged;
+            let asked = if is_charge { 0 } else { event.cost };
+            let would_deny = is_denied || policy.decide(&mut state, now, asked).is_denied();
+            if is_charge && !would_deny {
+                policy.charge(&mut state, now, event.cost);
+            }
             if event.time >= since {
                 told.requests += 1;
                 told.was_denied += u64::from(event.verdict.is_denied());
@@ -308,6 +313,11 @@ impl Replay<'_> {
             notes.push("it is a shadow limit: what is denied here would only be counted".to_owned());
         }
         let refunds = events.iter().filter(|event| event.verdict == Verdict::Refunded).count();
+        if events.iter().any(|event| event.verdict == Verdict::Charged) {
+            notes.push(
+                "a charge counts as a request, which the candidate decides on when it is charged".to_owned(),
+            );
+        }
         if refunds > 0 {
             notes.push(format!(
                 "{refunds} refunds are given back here, too, also of what the candidate denied"

@@ -7,7 +7,10 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval},
 };
 
-use crate::decide::{limits, service::Service};
+use crate::{
+    control::flow::Flow,
+    decide::{limits, service::Service},
+};
 
 /// The ticks of a task in the background.
 fn ticks(period: Duration) -> Interval {
@@ -56,5 +59,18 @@ pub(super) async fn end_what_is_due(service: Arc<Service>) {
         service.end_overrides_due();
         // Every half minute also for servers that have stopped.
         service.expire_reservations(tick.is_multiple_of(30)).await;
+    }
+}
+
+/// Writes the hours of programs that report, until the future is dropped.
+pub(super) async fn keep_hours(service: Arc<Service>, flow: Arc<Flow>) {
+    let mut ticks = ticks(Duration::from_secs(30));
+    loop {
+        ticks.tick().await;
+        let (flow, now) = (Arc::clone(&flow), service.now());
+        // A panic logs itself, and the file then stays as it is.
+        if spawn_blocking(move || flow.hours.write(&flow.reports, now)).await.is_err() {
+            return;
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The listeners: each is bound, and then served by its protocol.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use tidegate_core::Nanos;
 use tokio::{net::TcpListener, runtime::Handle, sync::watch, task::JoinSet};
@@ -23,6 +23,7 @@ use crate::{
         connections::{Acceptor, Bounds},
         peers::Peers,
         security::ListenerSecurity,
+        socket::{LOCAL, Listener},
         strangers::Strangers,
     },
     observe::{
@@ -41,7 +42,8 @@ pub(super) struct Listeners<'a> {
     pub service: &'a Arc<Service>,
     pub security: &'a ListenerSecurity,
     pub stopped: watch::Receiver<bool>,
-    pub addresses: Vec<(&'static str, SocketAddr)>,
+    /// Where each option listens: HOST:PORT or unix:PATH.
+    pub places: Vec<(&'static str, String)>,
     pub serving: JoinSet<()>,
 }
 
@@ -51,19 +53,26 @@ impl Listeners<'_> {
         &mut self,
         option: &'static str,
         address: Option<&str>,
-    ) -> Result<Option<(TcpListener, SocketAddr)>, StartError> {
+    ) -> Result<Option<(Listener, SocketAddr)>, StartError> {
         let Some(address) = address else { return Ok(None) };
         let refused = |source| StartError::Listen { option, address: address.to_owned(), source };
         let listener = match self.options.sockets.iter().find(|(name, _)| name == option) {
             Some((_, socket)) => {
                 let socket = socket.try_clone().map_err(refused)?;
                 socket.set_nonblocking(true).map_err(refused)?;
-                TcpListener::from_std(socket).map_err(refused)?
+                TcpListener::from_std(socket).map(Listener::Tcp)
             }
-            None => TcpListener::bind(address).await.map_err(refused)?,
+            None => Listener::bind(address).await,
         };
-        let address = listener.local_addr().map_err(refused)?;
-        self.addresses.push((option, address));
+        let listener = listener.map_err(refused)?;
+        let (place, address) = match &listener {
+            Listener::Tcp(listener) => {
+                let address = listener.local_addr().map_err(refused)?;
+                (address.to_string(), address)
+            }
+            Listener::Unix(..) => (address.to_owned(), LOCAL),
+        };
+        self.places.push((option, place));
         Ok(Some((listener, address)))
     }
 
@@ -71,7 +80,7 @@ impl Listeners<'_> {
     fn accept(
         &self,
         name: &'static str,
-        listener: TcpListener,
+        listener: Listener,
         max_connections: usize,
         stats: &Arc<ConnectionStats>,
     ) -> Acceptor {
@@ -86,7 +95,7 @@ impl Listeners<'_> {
         Acceptor::new(listener, bounds, service, stats, self.stopped.clone())
     }
 
-    pub fn serve_http(&mut self, listener: Option<(TcpListener, SocketAddr)>, app: &Arc<App>, plane: Plane) {
+    pub fn serve_http(&mut self, listener: Option<(Listener, SocketAddr)>, app: &Arc<App>, plane: Plane) {
         let Some((listener, _)) = listener else { return };
         let most = self.options.max_connections;
         let (name, most, stats) = match plane {
@@ -130,7 +139,8 @@ impl Listeners<'_> {
         _: &Arc<DescriptorService>,
         _: &mut Metrics,
     ) -> Result<(), StartError> {
-        let asks = self.options.grpc.is_some() || !self.options.envoy_xds.is_empty();
+        let Options { grpc, envoy_xds, envoy_statsd, envoy_metric_names, .. } = self.options;
+        let asks = grpc.is_some() || !envoy_xds.is_empty() || envoy_statsd.is_some() || *envoy_metric_names;
         if asks { Err(StartError::NoGrpc) } else { Ok(()) }
     }
 
@@ -190,13 +200,23 @@ impl Listeners<'_> {
 
     pub fn serve_resp(
         &self,
-        listener: Option<(TcpListener, SocketAddr)>,
+        listener: Option<(Listener, SocketAddr)>,
         door: Door,
         started: Nanos,
         stats: &Arc<RespStats>,
     ) -> Result<Option<Reactors>, StartError> {
         let Some((listener, address)) = listener else { return Ok(None) };
         let (options, service) = (self.options, self.service);
+        let Listener::Tcp(listener) = listener else {
+            return Err(StartError::Listen {
+                option: "resp",
+                address: options.resp.clone().unwrap_or_default(),
+                source: io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "the Redis protocol is not served on a Unix socket",
+                ),
+            });
+        };
         let config = RespConfig {
             password: options.resp_password.clone(),
             max_connections: options.max_connections,

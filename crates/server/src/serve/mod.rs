@@ -2,6 +2,8 @@
 
 mod background;
 pub(crate) mod follow;
+#[cfg(feature = "grpc")]
+mod for_envoy;
 mod listeners;
 pub(crate) mod open_files;
 pub(crate) mod options;

@@ -13,6 +13,7 @@ use crate::{
     observe::{
         heavy::TOP_KEYS,
         history::HISTORY_BYTES,
+        statsd::StatsdAddress,
         telemetry::Telemetry,
         trace::{KeyShare, TRACE_BYTES},
     },
@@ -22,6 +23,7 @@ use crate::{
 /// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that the system chooses the
 /// ports.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a separate option")]
 pub struct Options {
     /// The address for HTTP; `None` turns it off.
     pub http: Option<String>,
@@ -43,6 +45,8 @@ pub struct Options {
     pub tls: Option<TlsFiles>,
     /// The listeners with TLS, by their options (`http`, `resp`, `grpc`, `spoe`, `admin`); empty for all.
     pub tls_listeners: Vec<String>,
+    /// The DNS name or URI that a client's certificate must have, without an access file; `None` for any.
+    pub tls_client_san: Option<String>,
     /// The access file; `None` gives all clients the default rights.
     pub access: Option<PathBuf>,
     /// Allow addresses that other machines can reach without TLS or without credentials.
@@ -53,6 +57,8 @@ pub struct Options {
     pub rules_writable: bool,
     /// Whether clients without credentials may read the metrics of the control plane.
     pub open_metrics: bool,
+    /// Another path of `/metrics` on the control plane.
+    pub metrics_path: Option<String>,
     /// A file or a directory with the configuration of Envoy's rate limit service.
     pub envoy_config: Option<PathBuf>,
     /// A file with Sentinel's cluster rules, or a directory with one for each namespace.
@@ -74,6 +80,12 @@ pub struct Options {
     pub envoy_headers: AnswerFields,
     /// How answers to Envoy differ from what the limits decide.
     pub envoy_modes: Modes,
+    /// Where the counters of envoyproxy/ratelimit are sent; `None` for nowhere. Needs the crate's feature `grpc`.
+    pub envoy_statsd: Option<StatsdAddress>,
+    /// Whether the metrics have these counters under their names there, too. Needs the crate's feature `grpc`.
+    pub envoy_metric_names: bool,
+    /// Whether the server is unready while there is no rule for Envoy.
+    pub envoy_await_rules: bool,
     /// The provider of language models whose header fields answers over HTTP and to Envoy also have.
     pub vendor_headers: Option<Vendor>,
     /// The maximum number of keys of each limit without its own bound.
@@ -163,11 +175,13 @@ impl Default for Options {
             admin: Some("127.0.0.1:0".to_owned()),
             tls: None,
             tls_listeners: Vec::new(),
+            tls_client_san: None,
             access: None,
             insecure: false,
             rules: None,
             rules_writable: false,
             open_metrics: false,
+            metrics_path: None,
             envoy_config: None,
             sentinel_rules: None,
             sentinel_sharing: None,
@@ -178,6 +192,9 @@ impl Default for Options {
             envoy_consume: Consume::default(),
             envoy_headers: AnswerFields::None,
             envoy_modes: Modes::default(),
+            envoy_statsd: None,
+            envoy_await_rules: false,
+            envoy_metric_names: false,
             vendor_headers: None,
             max_keys: 1 << 20,
             max_memory: None,

@@ -21,8 +21,10 @@ use tokio::{
 
 #[cfg(feature = "webhook")]
 use crate::observe::webhook::Webhook;
+#[cfg(feature = "grpc")]
+use crate::serve::for_envoy::ForEnvoy;
 use crate::{
-    control::flow::{Flow, Pushed},
+    control::flow::Flow,
     decide::{
         limits::{Capacity, Limits},
         observers::DecisionObservers,
@@ -48,7 +50,7 @@ use crate::{
     },
     rules::{Keeping, file::RulesFile, is_sensible},
     serve::{
-        background::{divide_memory, end_what_is_due, every},
+        background::{divide_memory, end_what_is_due, every, keep_hours},
         follow::follow,
         listeners::Listeners,
         options::Options,
@@ -58,10 +60,8 @@ use crate::{
         state::State,
     },
 };
-#[cfg(feature = "grpc")]
-use crate::{observe::metrics::XdsStats, serve::xds};
 
-/// The least time for the last write of the usage.
+/// The least time for the last write of the usage and of the hours of programs.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// An order to a running server.
@@ -95,13 +95,13 @@ pub struct Server {
     stats: Arc<RespStats>,
     reload: Reload,
     #[cfg(feature = "grpc")]
-    control_planes: Vec<xds::Client>,
+    for_envoy: ForEnvoy,
     reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
     attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
     usage: Option<Arc<Ledger>>,
-    /// The address of each listener, by the option that sets it.
-    addresses: Vec<(&'static str, SocketAddr)>,
+    /// Where each option listens: HOST:PORT or unix:PATH.
+    places: Vec<(&'static str, String)>,
     /// All listeners but that of RESP, and what stops them.
     serving: JoinSet<()>,
     stop_serving: watch::Sender<bool>,
@@ -167,14 +167,13 @@ impl Server {
             service: &service,
             security: &security,
             stopped,
-            addresses: Vec::new(),
+            places: Vec::new(),
             serving: JoinSet::new(),
         };
         listeners.serve_grpc(&rates, &mut metrics).await?;
         listeners.serve_spoe(&mut metrics).await?;
         listeners.serve_sentinel(&mut metrics).await?;
-        let flow = Flow { pushed: Pushed::open(options.flow_rules.as_deref())?, ..Flow::default() };
-        let flow = Arc::new(flow);
+        let flow = Arc::new(Flow::open(options.flow_rules.as_deref(), service.now())?);
         listeners.serve_dashboard(&flow, &mut metrics).await?;
         // All addresses are bound before any is served.
         let http = listeners.listen("http", options.http.as_deref()).await?;
@@ -189,7 +188,7 @@ impl Server {
         let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
         #[cfg(feature = "grpc")]
-        let control_planes = control_planes(&options, &sources, &service, &reload_orders.0, &mut metrics);
+        let for_envoy = ForEnvoy::new(&options, &sources, &rates, &events, &reload_orders.0, &mut metrics);
         if let Some(telemetry) = &options.telemetry {
             telemetry.export(metrics.sources());
         }
@@ -206,6 +205,7 @@ impl Server {
             trace_readers: Arc::new(Semaphore::new(1)),
             rules_thread: http::RulesThread::start().map_err(StartError::Threads)?,
             open_metrics: options.open_metrics,
+            metrics_path: options.metrics_path.clone(),
             origins: options.http_origins.clone(),
             hosts: Hosts::new(&options.admin_hosts),
             telemetry: options.telemetry.clone(),
@@ -214,7 +214,7 @@ impl Server {
         listeners.serve_http(http, &app, Plane::Data);
         listeners.serve_http(admin, &app, Plane::Admin);
         let resp = listeners.serve_resp(resp, resp_door, started, &stats)?;
-        let Listeners { addresses, serving, .. } = listeners;
+        let Listeners { places, serving, .. } = listeners;
         Ok(Self {
             options,
             security,
@@ -225,11 +225,11 @@ impl Server {
             attempts: reload.attempts(),
             reload,
             #[cfg(feature = "grpc")]
-            control_planes,
+            for_envoy,
             reload_orders,
             state: state.map(Arc::new),
             usage,
-            addresses,
+            places,
             serving,
             stop_serving,
             resp,
@@ -237,9 +237,14 @@ impl Server {
     }
 
     /// The address of the listener of this option: `http`, `admin`, `resp`, `grpc`, `spoe`, `sentinel-token` or
-    /// `sentinel-dashboard`.
+    /// `sentinel-dashboard`. `None` if it is off or a Unix socket.
     pub fn address(&self, option: &str) -> Option<SocketAddr> {
-        self.addresses.iter().find(|(name, _)| *name == option).map(|(_, address)| *address)
+        self.place(option)?.parse().ok()
+    }
+
+    /// Where the listener of this option is: an address, or `unix:PATH`.
+    pub fn place(&self, option: &str) -> Option<&str> {
+        self.places.iter().find(|(name, _)| *name == option).map(|(_, place)| place.as_str())
     }
 
     /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
@@ -280,9 +285,7 @@ impl Server {
             background.spawn(state.write_at_intervals(service, options.state_interval));
         }
         #[cfg(feature = "grpc")]
-        for control_plane in self.control_planes {
-            background.spawn(control_plane.follow());
-        }
+        let sending = self.for_envoy.start(&mut background);
         // Warns about limits that run out of room.
         let (mut occupancy, its) = (Occupancy::default(), Arc::clone(&service));
         background.spawn(every(occupancy::EVERY, move || occupancy.look(&its)));
@@ -294,6 +297,7 @@ impl Server {
         }));
         background.spawn(divide_memory(Arc::clone(&service)));
         background.spawn(end_what_is_due(Arc::clone(&service)));
+        background.spawn(keep_hours(Arc::clone(&service), Arc::clone(&app.flow)));
         while let Some(Order::Reload) = orders.recv().await {
             // If a request is already waiting, that is enough.
             let _ = reload_now.try_send(None);
@@ -311,11 +315,18 @@ impl Server {
         let _ = stop_serving.send(true);
         let open = || events.http.connections.load(Ordering::Relaxed);
         let ended = stop_listeners(serving, resp, options.grace, &mut orders, open).await;
-        if let Some(usage) = usage {
-            let left = options.grace.saturating_sub(stopping.elapsed()).max(LAST_WRITE);
-            if timeout(left, tokio::task::spawn_blocking(move || usage.write())).await.is_err() {
-                tracing::error!("the last usage was not written in time");
+        #[cfg(feature = "grpc")]
+        sending.end().await;
+        let (flow, now) = (Arc::clone(&app.flow), service.now());
+        let last = move || {
+            flow.hours.write(&flow.reports, now);
+            if let Some(usage) = usage {
+                usage.write();
             }
+        };
+        let left = options.grace.saturating_sub(stopping.elapsed()).max(LAST_WRITE);
+        if timeout(left, tokio::task::spawn_blocking(last)).await.is_err() {
+            tracing::error!("the last usage, or the hours of programs, were not written in time");
         }
         let Some(state) = state else {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
@@ -491,31 +502,8 @@ fn make_service(
     Ok(service
         .with_reservations(options.max_reservations)
         .with_history(options.history_memory)
-        .with_trace(trace))
-}
-
-/// The clients of the control planes in the options.
-#[cfg(feature = "grpc")]
-fn control_planes(
-    options: &Options,
-    sources: &Sources,
-    service: &Arc<Service>,
-    reload: &mpsc::Sender<ReloadOrder>,
-    metrics: &mut Metrics,
-) -> Vec<xds::Client> {
-    let each = options.envoy_xds.iter().zip(&sources.discovered);
-    let clients: Vec<_> = each
-        .map(|(source, discovered)| xds::Client {
-            source: source.clone(),
-            discovered: Arc::clone(discovered),
-            stats: Arc::new(XdsStats::new(&source.origin)),
-            service: Arc::clone(service),
-            reload: reload.clone(),
-            merge_domains: options.envoy_modes.merge_domains,
-        })
-        .collect();
-    metrics.add_xds(clients.iter().map(|client| Arc::clone(&client.stats)).collect());
-    clients
+        .with_trace(trace)
+        .that_needs_rules(options.envoy_await_rules))
 }
 
 #[cfg(test)]

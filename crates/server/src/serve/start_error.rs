@@ -95,7 +95,8 @@ pub enum StartError {
     Threads(#[source] io::Error),
     /// gRPC is configured, but the program was built without it.
     #[error(
-        "this program was built without gRPC (the crate's feature `grpc`): remove --grpc and --envoy-xds"
+        "this program was built without gRPC (the crate's feature `grpc`): remove --grpc, --envoy-xds, --envoy-statsd and \
+         --envoy-metric-names"
     )]
     NoGrpc,
     /// The memory for the keys of `CL.THROTTLE` cannot be reserved.
@@ -185,6 +186,8 @@ fn mend(error: &io::Error) -> &'static str {
         io::ErrorKind::AddrNotAvailable => {
             "this machine does not have that address: use 127.0.0.1 for local clients, 0.0.0.0 for all"
         }
+        io::ErrorKind::AlreadyExists => "remove the file, or choose another path",
+        io::ErrorKind::NotFound => "make the directory of the socket, or choose another path",
         _ => "give a host and a port, as in 127.0.0.1:8080, or `off`",
     }
 }

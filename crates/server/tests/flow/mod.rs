@@ -92,6 +92,15 @@ fn a_program_is_on_the_page_gets_rules_and_outlasts_a_restart_of_the_server() {
     let server = Running::start(options);
     eventually("the missed second is told", || app(&server)["resources"][0]["minute"]["block"][59] == 1);
     assert_eq!(app(&server)["rules"], json!({"version": pushed["version"], "text": rules}));
+    let hour = |of| {
+        app(&server)["resources"][0]["hour"][of]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_u64)
+            .sum::<u64>()
+    };
+    assert_eq!([hour("pass"), hour("block")], [4, 2], "of both servers");
     eventually("all is well again", || reporter.failure().is_none());
     assert!(heard.try_recv().is_err(), "the same rules were loaded twice");
     // A program that ends is gone from the page.

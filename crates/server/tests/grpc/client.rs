@@ -15,7 +15,10 @@ use envoy_types::pb::{
 };
 use serde_json::Value as Json;
 use tokio::runtime::Runtime;
-use tonic::{Status, transport::Channel};
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 /// A gRPC client.
@@ -28,9 +31,13 @@ pub struct Client {
 
 impl Client {
     pub fn of(server: SocketAddr) -> Self {
+        Self::at(format!("http://{server}"))
+    }
+
+    /// A client of `http://HOST:PORT` or `unix:PATH`.
+    pub fn at(address: String) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let address = format!("http://{server}");
-        let channel = runtime.block_on(Channel::from_shared(address).unwrap().connect()).unwrap();
+        let channel = runtime.block_on(Endpoint::from_shared(address).unwrap().connect()).unwrap();
         let rls = RateLimitServiceClient::new(channel.clone());
         Self { runtime, rls, health: HealthClient::new(channel.clone()), channel }
     }

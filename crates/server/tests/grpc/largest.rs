@@ -268,32 +268,53 @@ fn body(endpoint: Endpoint) -> String {
     }
 }
 
-#[test]
-fn many_of_the_largest_requests_on_each_path_call_and_command_take_little_memory() {
-    let server = Served::start("largest-all");
-    // The same attack on it shows what the attackers cost without a word to the server.
-    let other = is_long().then(|| Served::start("largest-other"));
-    if is_long() {
-        #[allow(clippy::disallowed_methods, reason = "measures an idle server")]
-        let idle = server.p99_while(|| thread::sleep(Duration::from_secs(3)));
-        let group = server.group.is_some();
-        println!(
-            "in a control group: {group}; idle: p99 {idle} us; then memory, p99, p99 if another server is attacked"
-        );
+/// The server that is attacked, and what the attacks took.
+struct Attacked {
+    server: Served,
+    /// The same attack on it shows what the attackers cost without a word to the server.
+    other: Option<Served>,
+    most: (u64, String),
+}
+
+impl Attacked {
+    fn start(name: &str) -> Self {
+        let server = Served::start(name);
+        let other = is_long().then(|| Served::start(&format!("{name}-other")));
+        if is_long() {
+            #[allow(clippy::disallowed_methods, reason = "measures an idle server")]
+            let idle = server.p99_while(|| thread::sleep(Duration::from_secs(3)));
+            let group = server.group.is_some();
+            println!(
+                "in a control group: {group}; idle: p99 {idle} us; then memory, p99, p99 if another server is attacked"
+            );
+        }
+        Self { server, other, most: (0, String::new()) }
     }
-    let mut most = (0, String::new());
-    let mut bounded = |name: String, attack: &dyn Fn(&Served)| {
-        let growth = server.growth(|| attack(&server));
-        let again = |of: &Served| server.p99_while(|| (0..5).for_each(|_| attack(of)));
-        let waits = other.as_ref().map_or(String::new(), |other| {
-            let [p99, elsewhere] = [again(&server), again(other)];
+
+    /// Attacks once for the memory, and then, if the run is long, with `again` for the decisions' time.
+    fn bounded(&mut self, name: &str, attack: &dyn Fn(&Served), again: &dyn Fn(&Served)) {
+        let growth = self.server.growth(|| attack(&self.server));
+        let again = |of: &Served| self.server.p99_while(|| (0..5).for_each(|_| again(of)));
+        let waits = self.other.as_ref().map_or(String::new(), |other| {
+            let [p99, elsewhere] = [again(&self.server), again(other)];
             format!(", {p99} us, {elsewhere} us")
         });
         println!("{name}: {growth} KiB{waits}");
         assert!(growth <= MOST, "{name} takes {growth} KiB");
-        assert!(server.is_alive(), "{name}");
-        most = std::cmp::max(std::mem::take(&mut most), (growth, name));
-    };
+        assert!(self.server.is_alive(), "{name}");
+        self.most = std::cmp::max(std::mem::take(&mut self.most), (growth, name.to_owned()));
+    }
+}
+
+impl Drop for Attacked {
+    fn drop(&mut self) {
+        println!("the most: {} KiB for {}", self.most.0, self.most.1);
+    }
+}
+
+#[test]
+fn many_of_the_largest_requests_on_each_path_take_little_memory() {
+    let mut attacked = Attacked::start("largest-paths");
     for route in ROUTES {
         let address = |of: &Served| if route.is_on(Plane::Data) { of.http } else { of.admin };
         let path = route.path.replace("{limit}", "a");
@@ -308,9 +329,14 @@ fn many_of_the_largest_requests_on_each_path_call_and_command_take_little_memory
             "{method} {path}{query} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         let attack = |of: &Served| send_at_once(address(of), request.as_bytes(), PATIENCE);
-        bounded(format!("{method} {}", route.path), &attack);
+        attacked.bounded(&format!("{method} {}", route.path), &attack, &attack);
     }
-    let listed = Resp::connect(server.resp).ask("COMMAND LIST");
+}
+
+#[test]
+fn many_of_the_largest_commands_take_little_memory() {
+    let mut attacked = Attacked::start("largest-commands");
+    let listed = Resp::connect(attacked.server.resp).ask("COMMAND LIST");
     for name in listed.trim_matches(['[', ']']).split(' ') {
         // As much as a frame may have.
         let arguments = format!(" {}", "x".repeat(MAX_BULK - 8)).repeat(MAX_FRAME / MAX_BULK - 1);
@@ -319,15 +345,26 @@ fn many_of_the_largest_requests_on_each_path_call_and_command_take_little_memory
         asked.extend_from_slice(&frame(&format!("{name} a {}", "x".repeat(MAX_BULK - 8))));
         // By the server's clock, which stands still, the answer to a wrong password never comes.
         let patience = if name == "auth" { Duration::from_millis(500) } else { PATIENCE };
-        bounded(name.to_owned(), &|of| send_at_once(of.resp, &asked, patience));
+        let attack = |of: &Served| send_at_once(of.resp, &asked, patience);
+        attacked.bounded(name, &attack, &attack);
     }
+}
+
+#[test]
+fn many_of_the_largest_messages_of_each_call_take_little_memory() {
+    let mut attacked = Attacked::start("largest-calls");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for method in runtime.block_on(methods(server.grpc, None)) {
+    for method in runtime.block_on(methods(attacked.server.grpc, None)) {
         let (path, message) = (format!("/{method}"), largest_message(&method));
-        let attack = |of: &Served| call_at_once(of.grpc, &path, &message, at_once(message.len()));
-        bounded(path.clone(), &attack);
+        let attack =
+            |of: &Served, patience| call_at_once(of.grpc, &path, &message, at_once(message.len()), patience);
+        let until_answered = |of: &Served| assert!(attack(of, 2 * PATIENCE), "each call is answered");
+        // A stream may have no answer until it ends for want of messages.
+        let for_a_while = |of: &Served| {
+            attack(of, Duration::from_secs(1));
+        };
+        attacked.bounded(&path, &until_answered, &for_a_while);
     }
-    println!("the most: {} KiB for {}", most.0, most.1);
 }
 
 #[test]
@@ -336,7 +373,9 @@ fn quota_reports_with_millions_of_buckets_take_little_memory() {
     let report = empty_report().encode_to_vec();
     assert!((4_000_000..4 << 20).contains(&report.len()));
     for count in [1, at_once(report.len()).min(16)] {
-        let growth = server.growth(|| call_at_once(server.grpc, QUOTAS, &report, count));
+        let growth = server.growth(|| {
+            assert!(call_at_once(server.grpc, QUOTAS, &report, count, 2 * PATIENCE));
+        });
         println!("{count} reports of 2 million buckets: {growth} KiB");
         assert!(growth <= MOST, "{count}: {growth} KiB");
     }
@@ -383,15 +422,15 @@ fn report_message() -> Vec<u8> {
 }
 
 /// Calls this method with this message on many connections at once, and waits for the first bytes of each answer, or its
-/// end.
-fn call_at_once(address: SocketAddr, path: &str, message: &[u8], count: usize) {
+/// end. After `patience` the clients go away. Returns whether each call was answered or ended by then.
+fn call_at_once(address: SocketAddr, path: &str, message: &[u8], count: usize, patience: Duration) -> bool {
     let mut framed = vec![0];
     framed.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
     framed.extend_from_slice(message);
     let framed = bytes::Bytes::from(framed);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).on_thread_start(give_way).enable_all().build().unwrap();
-    runtime.block_on(async {
+    let answered = runtime.block_on(async {
         let calls: Vec<_> = (0..count)
             .map(|_| {
                 let (path, framed) = (format!("http://{address}{path}"), framed.clone());
@@ -403,15 +442,20 @@ fn call_at_once(address: SocketAddr, path: &str, message: &[u8], count: usize) {
                     let request = axum::http::Request::post(path).header("content-type", "application/grpc");
                     let (answer, mut sends) = client.send_request(request.body(()).unwrap(), false).unwrap();
                     let _ = sends.send_data(framed, true);
-                    let Ok(answer) = answer.await else { return };
-                    let _ = answer.into_body().data().await;
+                    let answered = async {
+                        let Ok(answer) = answer.await else { return };
+                        let _ = answer.into_body().data().await;
+                    };
+                    tokio::time::timeout(patience, answered).await.is_ok()
                 })
             })
             .collect();
+        let mut answered = true;
         for call in calls {
-            let ended = tokio::time::timeout(2 * PATIENCE, call).await;
-            ended.expect("each call is answered").unwrap();
+            answered &= call.await.unwrap();
         }
+        answered
     });
     assert_eq!(Client::of(address).told(vec![one("unknown", "x")]), "OK: OK/0", "others are served");
+    answered
 }

@@ -16,4 +16,6 @@ mod rights;
 mod rls;
 #[cfg(feature = "servers")]
 mod shared;
+mod socket;
+mod statsd;
 mod xds;

@@ -163,6 +163,15 @@ fn windows_are_aligned_to_the_unit_and_a_reset_is_rounded_up_to_a_second() {
 }
 
 #[test]
+fn without_reasons_a_denial_has_no_metadata() {
+    let modes = Modes { without_reasons: true, ..Modes::default() };
+    let options = Options { envoy_modes: modes, ..options("grpc-without-reasons", CONFIG) };
+    let server = Running::start_at(options, START);
+    let denied = Client::of(server.grpc).ask(vec![hits(4, one("user", "ada"))]);
+    assert_eq!((shown(&denied).as_str(), denied.dynamic_metadata), ("OVER: OVER/0", None));
+}
+
+#[test]
 fn a_request_that_one_limit_denies_consumes_nothing_from_the_others() {
     let server = serving("grpc-atomic", CONFIG);
     let mut client = Client::of(server.grpc);

@@ -207,13 +207,16 @@ impl Stream {
 }
 
 fn following(urls: &[String]) -> Running {
-    let options = Options {
+    Running::start_at(that_follows(urls), START)
+}
+
+fn that_follows(urls: &[String]) -> Options {
+    Options {
         grpc: Some("127.0.0.1:0".to_owned()),
         envoy_xds: urls.iter().map(|url| url.parse().unwrap()).collect(),
         envoy_consume: Consume::Each,
         ..Options::default()
-    };
-    Running::start_at(options, START)
+    }
 }
 
 fn anywhere() -> SocketAddr {
@@ -273,6 +276,27 @@ fn what_a_control_plane_sends_is_enforced_and_mistakes_change_nothing() {
     let metric = |name: &str| server.metric(&format!("tidegate_xds_{name}{labels}"));
     assert_eq!([metric("up"), metric("updates_total"), metric("refused_total")], [1, 4, 4]);
     assert!(metric("last_answer_timestamp_seconds") > 1_700_000_000);
+}
+
+#[test]
+fn a_server_that_awaits_rules_is_unready_until_they_are_sent() {
+    let control_plane = ControlPlane::start(anywhere());
+    let options = Options { envoy_await_rules: true, ..that_follows(&[control_plane.url("")]) };
+    let server = Running::start_at(options, START);
+    let mut client = Client::of(server.grpc);
+    let mut stream = control_plane.stream();
+    stream.request();
+    let mut is_ready = |ready: bool| {
+        let answer = server.get("/healthcheck");
+        assert_eq!(answer.status, if ready { 200 } else { 503 }, "{}", answer.body);
+        let serving = if ready { 1 } else { 2 };
+        eventually("gRPC's health says it, too", || client.health("ratelimit").unwrap() == serving);
+    };
+    is_ready(false);
+    stream.accepted("1", vec![domain("shop", 2)]);
+    is_ready(true);
+    stream.accepted("2", Vec::new());
+    is_ready(false);
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct AccessLine<'a> {
     /// The requested host, if the format has it.
     pub host: Option<&'a [u8]>,
     agent: Agent<'a>,
+    /// The bytes of the answer, if they are not behind the status.
+    bytes: Option<&'a [u8]>,
 }
 
 /// The position of the user agent.
@@ -68,7 +70,7 @@ impl<'a> AccessLine<'a> {
         let (request, rest) = quoted(rest).ok_or(LineError::NoRequest)?;
         let (status, rest) = status(rest)?;
         let (method, path) = split_request(request);
-        Ok(Self { ip, time, method, path, status, host: None, agent: Agent::Behind(rest) })
+        Ok(Self { ip, time, method, path, status, host: None, agent: Agent::Behind(rest), bytes: None })
     }
 
     /// Parses a line with the server's name and port in front.
@@ -120,6 +122,8 @@ impl<'a> AccessLine<'a> {
         // Response flags and details, connection and upstream failure reasons, then numbers. The next quote ends them, except
         // for a quote inside a reason, which hardly ever occurs in a log.
         let quote = memchr(b'"', rest).ok_or(LineError::NotEnvoy)?;
+        // The last of them: bytes sent, duration, time of the upstream.
+        let bytes = rest[..quote].rsplit(|&byte| byte == b' ').filter(|word| !word.is_empty()).nth(2);
         rest = &rest[quote..];
         let (forwarded, rest) = quoted(rest).ok_or(LineError::NotEnvoy)?;
         let (agent, rest) = quoted(rest).ok_or(LineError::NotEnvoy)?;
@@ -127,7 +131,7 @@ impl<'a> AccessLine<'a> {
         let ip = forwarded.rsplit(|&byte| byte == b',').next().unwrap_or(forwarded).trim_ascii();
         let (method, path) = split_request(request);
         let agent = Agent::Found(Some(agent));
-        Ok(Self { ip, time, method, path, status, host: authority, agent })
+        Ok(Self { ip, time, method, path, status, host: authority, agent, bytes })
     }
 
     /// Parses a line of an AWS application load balancer, or of a classic one, which begins with the time.
@@ -143,12 +147,12 @@ impl<'a> AccessLine<'a> {
         let before = memchr(b'"', rest).ok_or(LineError::NoRequest)?;
         let columns: [&[u8]; 8] = nth_words(&rest[..before]).ok_or(LineError::NotAlb)?;
         // Target, three processing times, the balancer's status, the target's, bytes received and sent.
-        let status = columns[4];
+        let (status, bytes) = (columns[4], Some(columns[7]));
         let (request, rest) = quoted(&rest[before..]).ok_or(LineError::NoRequest)?;
         let agent = Agent::Found(quoted(rest).map(|(agent, _)| agent));
         let (method, target) = split_request(request);
         let (host, path) = split_url(target);
-        Ok(Self { ip, time, method, path, status, host, agent })
+        Ok(Self { ip, time, method, path, status, host, agent, bytes })
     }
 
     /// Parses a line of HAProxy (`option httplog`).
@@ -159,13 +163,14 @@ impl<'a> AccessLine<'a> {
         }
         let (time, rest) = bracketed_time(rest, times)?;
         // Frontend, backend and server, timers, status. The request is the last column.
-        let columns: [&[u8]; 4] = nth_words(rest).ok_or(LineError::NotHaproxy)?;
+        let columns: [&[u8]; 5] = nth_words(rest).ok_or(LineError::NotHaproxy)?;
         let (status, _) = status(columns[3])?;
         let quote = memchr(b'"', rest).ok_or(LineError::NotHaproxy)?;
         let (request, _) = quoted(&rest[quote..]).ok_or(LineError::NoRequest)?;
         let (method, target) = split_request(request);
         let (host, path) = split_url(target);
-        Ok(Self { ip, time, method, path, status, host, agent: Agent::Found(None) })
+        let (agent, bytes) = (Agent::Found(None), Some(columns[4]));
+        Ok(Self { ip, time, method, path, status, host, agent, bytes })
     }
 
     /// The user agent; the combined format and later ones have it.
@@ -193,6 +198,10 @@ impl LogRequest for AccessLine<'_> {
             Field::Status => self.status,
             Field::UserAgent => self.user_agent().ok_or(LineError::NoUserAgent)?,
             Field::Host => self.host.ok_or(LineError::NoHost)?,
+            Field::Named(name) if name == "bytes" => match (self.agent, self.bytes) {
+                (Agent::Behind(rest), _) => word(rest).0,
+                (_, bytes) => bytes.unwrap_or_default(),
+            },
             Field::Named(name) => {
                 let has = "ip, path, method, status, user-agent, host".to_owned();
                 return Err(LineError::NoField { name: name.clone(), has });

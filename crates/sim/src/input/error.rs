@@ -84,6 +84,17 @@ pub enum InputError {
         /// The log's format.
         format: Format,
     },
+    /// No line has the cost to charge.
+    #[error(
+        "no line has the field `{field}` that --charge names{}",
+        if format.names_fields() { String::new() } else { format!("; {format} has bytes, those of the answer") }
+    )]
+    NoCost {
+        /// The field.
+        field: String,
+        /// The log's format.
+        format: Format,
+    },
     /// No line is a request.
     #[error("none of {} {} parses as {format}{}; {}", unparsed.count, format.parts(), first_of(unparsed), Format::ACCEPTED)]
     NothingParsed {

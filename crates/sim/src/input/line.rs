@@ -138,6 +138,12 @@ pub enum LineError {
     /// The time field does not contain a time.
     #[error("the field `{0}` holds neither an RFC 3339 time nor a number of seconds since 1970")]
     Time(String),
+    /// The field with the cost has another text.
+    #[error("the field `{0}` (--charge) holds no whole number")]
+    NotCost(String),
+    /// The field with the time that the request took has another text.
+    #[error("the field `{0}` (--took) holds no number from 0 on")]
+    NotTook(String),
     /// The text is not a whole number from 0 to 4294967295.
     #[error("no whole number of requests")]
     NotCount,

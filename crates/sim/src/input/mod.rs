@@ -2,6 +2,7 @@
 //! or compressed.
 
 mod access_log;
+mod charge;
 mod client;
 mod columns;
 mod envelope;
@@ -18,6 +19,7 @@ mod unpack;
 
 pub use crate::workload::{By, ByError, Field};
 pub use access_log::AccessLine;
+pub use charge::{Charge, Took, TookError};
 pub use error::{FailedLine, InputError, Unparsed};
 pub use filter::{Condition, ConditionError, Filter, Moment, MomentError};
 pub use format::{Format, UnknownFormat};

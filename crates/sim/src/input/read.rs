@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     access_log::AccessLine,
+    charge::Charge,
     columns::Header,
     envelope::Envelope,
     error::{InputError, Unparsed},
@@ -75,6 +76,8 @@ pub struct Options {
     pub spread: bool,
     /// The requests to leave out. Requests per second have no fields to filter by.
     pub filter: Filter,
+    /// A cost that is charged after the answer: a request asks with a cost of 0. `None` takes a cost of 1.
+    pub charge: Option<Charge>,
 }
 
 /// A log that was read.
@@ -273,6 +276,10 @@ fn read_all<'a>(
         let field = condition.field().name().to_owned();
         return Err(InputError::NoSuchField { field, format: reading.format });
     }
+    if let Some(charge) = options.charge.as_ref().filter(|_| reading.taken > 0 && !reading.has_cost) {
+        let field = charge.cost.name().to_owned();
+        return Err(InputError::NoCost { field, format: reading.format });
+    }
     if reading.taken == 0 && reading.excluded > 0 {
         let (requests, span) = (reading.excluded, reading.excluded_span);
         return Err(InputError::AllExcluded { requests, span });
@@ -343,6 +350,8 @@ struct Reading<'a> {
     excluded_span: (u64, u64),
     /// For each condition of the filter, whether a line had its field.
     has_field: Vec<bool>,
+    /// Whether a request had a cost to charge.
+    has_cost: bool,
     /// The current second, for requests per second.
     second: u64,
     times: TimeCache,
@@ -366,6 +375,7 @@ impl<'a> Reading<'a> {
             excluded_span: (u64::MAX, 0),
             // Requests per second have no fields to filter by, and their filter is refused elsewhere.
             has_field: vec![format == Format::Rate; options.filter.exclude.len()],
+            has_cost: false,
             second: 0,
             times: TimeCache::default(),
             key: Vec::new(),
@@ -479,14 +489,25 @@ impl<'a> Reading<'a> {
             self.excluded_span = (self.excluded_span.0.min(time), self.excluded_span.1.max(time));
             return Ok(());
         }
+        let charge = self.options.charge.as_ref().map(|charge| charge.of(request)).transpose()?;
+        self.has_cost |= charge.is_some_and(|(_, cost)| cost.is_some());
         for target in &mut self.targets {
             if !target.conditions.iter().all(|condition| condition.fits(request)) {
                 continue;
             }
             self.key.clear();
             match request.key(&target.by, &mut self.key) {
-                Ok(()) if !target.trace.push(&self.key, time, 1) => return Err(Unread::TooManyKeys),
-                Ok(()) => {}
+                Ok(()) => {
+                    let is_taken = match charge {
+                        Some((end, cost)) => {
+                            target.trace.push_charged(&self.key, time, end, cost.unwrap_or(0).into())
+                        }
+                        None => target.trace.push(&self.key, time, 1),
+                    };
+                    if !is_taken {
+                        return Err(Unread::TooManyKeys);
+                    }
+                }
                 Err(error) if target.needs_key => return Err(error.into()),
                 Err(_) => target.keyless += 1,
             }

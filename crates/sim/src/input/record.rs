@@ -31,6 +31,9 @@ const USER_AGENT: &str = "user-agent user_agent http_user_agent request.headers.
     httpRequest.userAgent ClientRequestUserAgent properties.userAgent user_agent.original";
 const HOST: &str = "host http_host request.host authority server_name RequestHost x-host-header cs(Host) cs-host ClientRequestHost \
     url.domain";
+/// The bytes of the answer.
+const BYTES: &str = "bytes body_bytes_sent bytes_sent size response_size DownstreamContentSize sc-bytes httpRequest.responseSize \
+    EdgeResponseBytes http.response.body.bytes";
 /// How many fields of a line an error lists.
 const LISTED: usize = 30;
 
@@ -120,12 +123,16 @@ impl LogRequest for Record {
             Field::Status => STATUS,
             Field::UserAgent => USER_AGENT,
             Field::Host => HOST,
+            Field::Named(name) if name == "bytes" => BYTES,
             // A name of a field may have blanks; the others have none.
             Field::Named(name) => name,
         };
         let value = |name| Some((name, text(field(&self.fields, name)?)?));
-        let found =
-            if matches!(wanted, Field::Named(_)) { value(names) } else { names.split(' ').find_map(value) };
+        let found = if matches!(wanted, Field::Named(name) if name == names) {
+            value(names)
+        } else {
+            names.split(' ').find_map(value)
+        };
         let missing = || LineError::NoField { name: wanted.name().to_owned(), has: list(&self.fields) };
         let (name, text) = found.ok_or_else(missing)?;
         // nginx' `request` is the whole request line. A path counts without its query.

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::key_state::Owed;
+
 /// The times in the half-open window that ends now: `t` is in it while `now − t < window`.
 ///
 /// Memory is two words per distinct time in the window.
@@ -51,11 +53,26 @@ impl RecentTimes {
 pub(super) struct ExactLog {
     limit: u64,
     admitted: RecentTimes,
+    owed: Owed,
 }
 
 impl ExactLog {
     pub fn new(limit: u64, window: u64) -> Self {
-        Self { limit, admitted: RecentTimes::new(window) }
+        Self { limit, admitted: RecentTimes::new(window), owed: Owed::default() }
+    }
+
+    /// Admits a request at `now`, whose cost is charged at `end`, unless more than the limit is charged.
+    pub fn admits_and_charges(&mut self, now: u64, end: u64, cost: u64) -> bool {
+        let Self { limit, admitted, owed } = self;
+        owed.due(now, |time, cost| {
+            admitted.count(time);
+            admitted.push(time, cost);
+        });
+        let fits = admitted.count(now) <= *limit;
+        if fits {
+            owed.push(end, cost);
+        }
+        fits
     }
 
     #[inline]
@@ -69,6 +86,7 @@ impl ExactLog {
 
     pub fn clear(&mut self) {
         self.admitted.clear();
+        self.owed.clear();
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Findings {
     pub keys: u64,
     /// The times of the first and the last request, or bounds around them, in nanoseconds.
     pub span: (u64, u64),
+    /// Whether costs were charged after the answers, so that windows count units.
+    pub is_charged: bool,
     /// The intervals of the counts over time.
     pub timeline: Timeline,
     /// The number of requests in each interval.

@@ -1,6 +1,6 @@
 //! When the most denied keys send requests, and when they are denied.
 
-use super::{DeniedKey, Findings, KeyState, Trial};
+use super::{DeniedKey, Findings, KeyState, Trial, key_state::Owed};
 use crate::workload::Workload;
 
 /// Requests and denials of some keys over time, by a trial's first algorithm.
@@ -41,12 +41,18 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
     let mut state = KeyState::new(candidate.policy);
     let row = |key: &DeniedKey| {
         let mut parts = vec![(0, 0); HeatMap::STEPS];
-        let mut sum = 0;
+        let (mut sum, mut ends, mut owed) = (0, workload.ends(key.key), Owed::default());
         for (time, cost) in workload.costs(key.key) {
             sum += cost;
+            owed.due(time, |time, cost| state.charge(time, cost));
+            let end = ends.next();
+            let is_denied = state.decide(time, if end.is_some() { 0 } else { cost }).is_denied();
+            if let Some(end) = end.filter(|_| !is_denied) {
+                owed.push(end, cost);
+            }
             let (requests, denied) = &mut parts[part(timeline.stretch(time))];
             *requests += 1;
-            *denied += u64::from(state.decide(time, cost).is_denied());
+            *denied += u64::from(is_denied);
         }
         state.clear(sum);
         parts

@@ -10,6 +10,8 @@
 //! soon as two decisions differ, the histories differ. `wrongly_admitted` is therefore not a breach of the limit: even an
 //! algorithm that never exceeds it sometimes admits what the log denies, because the log admitted something else before.
 //! `worst_window` shows a breach. A request that a leaky bucket delays counts as admitted when it arrived.
+//!
+//! Requests that are [charged afterwards](Workload::ends) ask with a cost of 0, and the exact log does the same. A fleet does not know them.
 
 mod estimate;
 mod exact;
@@ -151,16 +153,20 @@ impl<'a, W: Workload> Worker<'a, W> {
     }
 
     fn key(&mut self, key: u32) {
-        let mut requests = self.workload.costs(key);
+        let (mut requests, mut ends) = (self.workload.costs(key), self.workload.ends(key));
+        let is_charged = self.workload.is_charged();
         let estimator = |track: &Track<'_>| {
             let (limit, window) = (track.trial.quota().limit(), track.trial.quota().window_nanos());
-            track.trial.has_sliding_counter().then(|| Estimator::new(limit, window, self.workload.costs(key)))
+            let has_estimate = track.trial.has_sliding_counter() && !is_charged;
+            has_estimate.then(|| Estimator::new(limit, window, self.workload.costs(key)))
         };
         let mut estimators: Vec<_> = self.tracks.iter().map(estimator).collect();
         let (mut count, mut cost) = (0, 0);
         loop {
             self.stretch.requests.clear();
             self.stretch.requests.extend(requests.by_ref().take(STRETCH));
+            self.stretch.ends.clear();
+            self.stretch.ends.extend(ends.by_ref().take(STRETCH));
             if self.stretch.requests.is_empty() {
                 break;
             }
@@ -220,9 +226,10 @@ impl<'a, W: Workload> Worker<'a, W> {
             requests: workload.requests(),
             keys,
             span: workload.span(),
+            is_charged: workload.is_charged(),
             timeline,
             requests_over_time: requests_over_time.clone(),
-            rows: track.rows(),
+            rows: track.rows(!workload.is_charged()),
             most_denied: track.ranking.finish(),
         };
         tracks.into_iter().map(findings).collect()
@@ -251,8 +258,13 @@ impl<'a> Track<'a> {
     }
 
     fn run(&mut self, key: u32, stretch: &mut Stretch) {
-        stretch.exact.clear();
-        stretch.exact.extend(stretch.requests.iter().map(|&(time, cost)| self.exact.admits(time, cost)));
+        let Stretch { requests, ends, exact, .. } = &mut *stretch;
+        let admits = |(at, &(time, cost)): (usize, &(u64, _))| match ends.get(at) {
+            Some(&end) => self.exact.admits_and_charges(time, end, cost),
+            None => self.exact.admits(time, cost),
+        };
+        exact.clear();
+        exact.extend(requests.iter().enumerate().map(admits));
         self.runs.iter_mut().for_each(|run| run.run(stretch));
         self.fleet_runs.iter_mut().for_each(|run| run.run(key, stretch));
     }
@@ -278,10 +290,10 @@ impl<'a> Track<'a> {
         }
     }
 
-    fn rows(&self) -> Vec<Row> {
+    fn rows(&self, has_estimate: bool) -> Vec<Row> {
         let rows = self.runs.iter().map(|run| run.row.clone());
         let row = |(row, candidate): (Row, &Candidate)| Row {
-            estimate: candidate.spec.is_sliding_counter().then_some(self.estimate),
+            estimate: (has_estimate && candidate.spec.is_sliding_counter()).then_some(self.estimate),
             ..row
         };
         rows.chain(self.fleet_runs.iter().map(FleetRun::row)).zip(self.trial.candidates()).map(row).collect()

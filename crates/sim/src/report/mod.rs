@@ -156,9 +156,10 @@ impl Report {
             let worst = findings.rows.iter().max_by_key(|row| row.worst_window);
             if let Some(worst) = worst.filter(|row| row.worst_window > findings.quota.limit()) {
                 said.push(format!(
-                    "{} lets up to {} requests of one key through in a window of {limit}.",
+                    "{} lets up to {} {} of one key through in a window of {limit}.",
                     worst.algorithm,
                     grouped(worst.worst_window),
+                    if findings.is_charged { "units" } else { "requests" },
                 ));
             }
         }

@@ -45,6 +45,20 @@ pub trait Workload: Sync {
         self.times(key).map(|time| (time, 1))
     }
 
+    /// When each of a key's requests is charged, in the order of [`costs`](Self::costs): a request asks with a cost of 0, and its cost is
+    /// charged at this time if it was admitted. Empty if all costs are known when the requests come.
+    ///
+    /// # Panics
+    /// If the workload has no such key.
+    fn ends(&self, _key: u32) -> impl Iterator<Item = u64> {
+        std::iter::empty()
+    }
+
+    /// Whether requests are charged afterwards.
+    fn is_charged(&self) -> bool {
+        false
+    }
+
     /// The times of a key's requests from this time on: [`times`](Self::times) without the earlier ones.
     ///
     /// # Panics

@@ -35,6 +35,8 @@ pub struct Trace {
     spread: u64,
     resolution: u64,
     has_costs: bool,
+    /// When requests are charged, and their costs; an event's count is its index. Empty if costs are known before.
+    charges: Vec<(u64, u64)>,
     /// Costs from [`LARGE`] on.
     large: Vec<u64>,
 }
@@ -73,9 +75,13 @@ impl Trace {
         };
         for key in 0..self.keys() {
             if keep(&self.label(key)) {
+                let name = &self.keys[key as usize];
                 for event in self.events(key) {
                     // There are no more keys than before.
-                    let _ = builder.push(&self.keys[key as usize], event.time, event.count);
+                    let _ = match self.charges.get(event.count as usize) {
+                        Some(&(end, cost)) => builder.push_charged(name, event.time, end, cost),
+                        None => builder.push(name, event.time, event.count),
+                    };
                 }
             }
         }
@@ -116,10 +122,21 @@ impl Workload for Trace {
     fn costs(&self, key: u32) -> impl Iterator<Item = (u64, u64)> {
         let events = self.events(key);
         let (weighed, counted) = if self.has_costs { (events, &[][..]) } else { (&[][..], events) };
-        let cost =
-            |count: u32| if count < LARGE { count.into() } else { self.large[(count - LARGE) as usize] };
-        let weighed = weighed.iter().map(move |event| (event.time, cost(event.count)));
+        let cost = |event: &Event| match (self.charges.get(event.count as usize), event.count) {
+            (Some((_, cost)), _) => *cost,
+            (None, count) if count < LARGE => count.into(),
+            (None, count) => self.large[(count - LARGE) as usize],
+        };
+        let weighed = weighed.iter().map(move |event| (event.time, cost(event)));
         weighed.chain(self.times_of(counted).map(|time| (time, 1)))
+    }
+
+    fn ends(&self, key: u32) -> impl Iterator<Item = u64> {
+        self.events(key).iter().filter_map(|event| Some(self.charges.get(event.count as usize)?.0))
+    }
+
+    fn is_charged(&self) -> bool {
+        !self.charges.is_empty()
     }
 
     fn times_from(&self, key: u32, from: u64) -> impl Iterator<Item = u64> {
@@ -164,6 +181,7 @@ pub struct TraceBuilder {
     events: Vec<Event>,
     requests: u64,
     has_costs: bool,
+    charges: Vec<(u64, u64)>,
     large: Vec<u64>,
     /// The index in [`GRAINS`] of the coarsest resolution of all times so far.
     grain: usize,
@@ -179,6 +197,7 @@ impl TraceBuilder {
             events: Vec::new(),
             requests: 0,
             has_costs: false,
+            charges: Vec::new(),
             large: Vec::new(),
             grain: 0,
             last_time: 0,
@@ -194,6 +213,28 @@ impl TraceBuilder {
     ///
     /// Returns `false`, and adds nothing, for a new key if there are 4,294,967,295 already.
     pub fn push(&mut self, key: &[u8], time: u64, count: u32) -> bool {
+        let Some(key) = self.number_of(key) else { return false };
+        if count > 0 {
+            let requests = if self.has_costs { 1 } else { u64::from(count) };
+            self.add(Event { time, key, count }, requests);
+        }
+        true
+    }
+
+    /// Adds one request of a key that comes at `time`, asks with a cost of 0, and is charged at `end` (at least `time`) if it is admitted.
+    /// A builder has requests of this kind only, or none.
+    ///
+    /// Returns `false`, and adds nothing, as [`push`](Self::push) does; also for more than 4,294,967,296 requests.
+    pub fn push_charged(&mut self, key: &[u8], time: u64, end: u64, cost: u64) -> bool {
+        let (Some(key), Ok(count)) = (self.number_of(key), u32::try_from(self.charges.len())) else {
+            return false;
+        };
+        self.charges.push((end.max(time), cost));
+        self.add(Event { time, key, count }, 1);
+        true
+    }
+
+    fn number_of(&mut self, key: &[u8]) -> Option<u32> {
         let known = match self.by.fields() {
             // One limit for all requests needs no lookup.
             [] if !self.keys.is_empty() => Some(0),
@@ -202,19 +243,20 @@ impl TraceBuilder {
         let key = match known {
             Some(key) => key,
             None if self.keys.len() < u32::MAX as usize => self.keys.insert_full(key.into()).0,
-            None => return false,
+            None => return None,
         };
-        if count > 0 {
-            if time != self.last_time {
-                self.last_time = time;
-                while !time.is_multiple_of(GRAINS[self.grain]) {
-                    self.grain += 1;
-                }
+        Some(key as u32)
+    }
+
+    fn add(&mut self, event: Event, requests: u64) {
+        if event.time != self.last_time {
+            self.last_time = event.time;
+            while !event.time.is_multiple_of(GRAINS[self.grain]) {
+                self.grain += 1;
             }
-            self.events.push(Event { time, key: key as u32, count });
-            self.requests += if self.has_costs { 1 } else { u64::from(count) };
         }
-        true
+        self.events.push(event);
+        self.requests += requests;
     }
 
     /// Adds one request with a cost to a builder [with costs](Self::with_costs); otherwise as [`push`](Self::push). Callers keep the sum
@@ -248,9 +290,9 @@ impl TraceBuilder {
     /// spread evenly over `spread` nanoseconds, or all arrive at once if that is 0.
     pub fn build(self, dated: bool, spread: u64) -> Trace {
         let resolution = self.resolution();
-        let Self { by, keys, events, requests, has_costs, large, .. } = self;
+        let Self { by, keys, events, requests, has_costs, charges, large, .. } = self;
         // Without a cost above 1, the requests are as those of a log.
-        let has_costs = has_costs && events.iter().any(|event| event.count > 1);
+        let has_costs = !charges.is_empty() || has_costs && events.iter().any(|event| event.count > 1);
         let last = events.iter().map(|event| event.time).max().unwrap_or(0);
         let first = events.iter().map(|event| event.time).min().unwrap_or(0);
         let (mut events, mut starts) = by_key(&events, keys.len());
@@ -275,6 +317,7 @@ impl TraceBuilder {
             spread,
             resolution,
             has_costs,
+            charges,
             large,
         }
     }

@@ -9,6 +9,7 @@
 //! Everything is bounded: applications, instances, resources, and the length of each name. An instance that has not reported for ten
 //! seconds is gone; after five minutes it is forgotten.
 
+mod hours;
 mod limits;
 mod pushed;
 mod report;
@@ -17,12 +18,14 @@ mod summary;
 
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tidegate_core::Nanos;
 
+pub(crate) use hours::Hours;
 pub(crate) use limits::{KnownLimits, Limits};
 pub use pushed::PushError;
 pub(crate) use pushed::Pushed;
@@ -58,9 +61,17 @@ pub(crate) struct Flow {
     pub reports: Reports,
     pub pushed: Pushed,
     pub limits: KnownLimits,
+    pub hours: Hours,
 }
 
 impl Flow {
+    /// With a directory, the pushed rules and the hours of programs outlive the server.
+    pub fn open(directory: Option<&Path>, now: Nanos) -> Result<Self, PushError> {
+        let flow = Self { pushed: Pushed::open(directory)?, hours: Hours::of(directory), ..Self::default() };
+        flow.hours.read(&flow.reports, now);
+        Ok(flow)
+    }
+
     /// Every application that reports or has rules, or the one of this name.
     pub fn summary(&self, app: Option<&str>, now: Nanos) -> Vec<AppSummary> {
         let mut apps = self.reports.summary(app, now);

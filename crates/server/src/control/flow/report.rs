@@ -15,7 +15,7 @@ pub(super) const HOUR: usize = 60;
 /// Bytes of the rules that a program reports.
 const MAX_OWN: usize = 16 * 1024;
 /// Bytes of a resource's name. One that is longer is left out.
-const MAX_RESOURCE_NAME: usize = 256;
+pub(super) const MAX_RESOURCE_NAME: usize = 256;
 /// Breakers, and adaptive limits, of one resource.
 const MAX_RULES: usize = 16;
 /// Characters of a rule's name, and of an error.
@@ -108,6 +108,8 @@ pub(super) struct Resource {
     pub seconds: VecDeque<(u64, [u64; 6])>,
     /// The last hour: units passed and blocked in each minute, oldest first.
     pub minutes: VecDeque<(u64, [u64; 2])>,
+    /// The newest second of the program's clock that counts in a minute.
+    pub counted: u64,
     pub breakers: Vec<(String, String)>,
     pub adaptive: Vec<(String, u64)>,
     pub blocked: Vec<(String, u64)>,
@@ -173,7 +175,11 @@ impl Resource {
                 let [at, ref counts @ ..] = *second;
                 let counts = counts.map(|count| count.min(MAX_COUNT));
                 self.seconds.push_back((at, counts));
-                self.count_minute(u64::try_from(i128::from(at) + ahead).unwrap_or(at) / 60, counts);
+                // After a restart of the server a program sends its last minute again.
+                if at > self.counted {
+                    self.counted = at;
+                    self.count_minute(u64::try_from(i128::from(at) + ahead).unwrap_or(at) / 60, counts);
+                }
             }
         }
         let excess = self.seconds.len().saturating_sub(MINUTE);

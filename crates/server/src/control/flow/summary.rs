@@ -116,7 +116,11 @@ impl AppSummary {
 
     /// Puts the seconds in their places of the minute: the newest second that any resource of the application has is the last.
     pub(super) fn finish(&mut self) {
-        let newest = |resource: &ResourceSummary| resource.by_second.keys().next_back().copied();
+        let newest = |resource: &ResourceSummary| {
+            // A program that has not reported since a restart of the server has only minutes.
+            let last_minute = resource.by_minute.keys().next_back().map(|minute| minute * 60);
+            resource.by_second.keys().next_back().copied().max(last_minute)
+        };
         let Some(newest) = self.resources.values().filter_map(newest).max() else { return };
         for resource in self.resources.values_mut() {
             let first = newest.saturating_sub(MINUTE as u64 - 1);

@@ -133,6 +133,43 @@ fn whatever_is_reported_memory_is_bounded_and_nothing_overflows() {
 }
 
 #[test]
+fn the_hour_outlives_a_restart_and_no_second_counts_twice() {
+    let directory = std::env::temp_dir().join(format!("tidegate-hours-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    let before = Flow::open(Some(&directory), at(0)).unwrap();
+    let seconds =
+        |to: u64| json!((to.saturating_sub(59)..to).map(|at| [at, 2, 1, 0, 2, 0, 1]).collect::<Vec<_>>());
+    for second in 0..=100 {
+        before.reports.take(report("a", 500 + second, &db(&seconds(500 + second))), at(second)).unwrap();
+    }
+    before.reports.take(report("b", 500, &db(&json!([[499, 7, 0, 0, 7, 0, 1]]))), at(100)).unwrap();
+    before.hours.write(&before.reports, at(100));
+    let sum = |flow: &Flow, now| {
+        let hour = only(&flow.reports, now).resources["db"].hour.clone();
+        hour.iter().fold([0, 0], |sum, minute| [sum[0] + minute[0], sum[1] + minute[1]])
+    };
+    let all = sum(&before, at(100));
+    assert_eq!(all, [2 * 159 + 7, 159]);
+
+    let after = Flow::open(Some(&directory), at(110)).unwrap();
+    assert_eq!(sum(&after, at(110)), all);
+    // The program sends its last minute again, and ten seconds more.
+    after.reports.take(report("a", 610, &db(&seconds(610))), at(110)).unwrap();
+    assert_eq!(sum(&after, at(110)), [all[0] + 20, all[1] + 10]);
+    // The other one has not come back: it is gone, then forgotten.
+    let gone = |now| only(&after.reports, now).instances.into_iter().filter(|one| one.is_gone).count();
+    assert_eq!((gone(at(119)), gone(at(121))), (0, 2));
+    assert!(after.reports.summary(None, at(500)).is_empty());
+
+    // An hour later nothing is left to show, and a broken file costs only the hours.
+    let late = Flow::open(Some(&directory), at(3_800)).unwrap();
+    assert_eq!(sum(&late, at(3_800)), [0, 0]);
+    std::fs::write(directory.join("hours.json"), "[{").unwrap();
+    assert!(Flow::open(Some(&directory), at(110)).unwrap().reports.summary(None, at(110)).is_empty());
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn pushed_rules_survive_a_restart_and_the_version_is_that_of_the_text() {
     let directory = std::env::temp_dir().join(format!("tidegate-pushed-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);

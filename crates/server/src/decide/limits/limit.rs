@@ -322,10 +322,18 @@ impl Limit {
             self.keep_usage(ledger, act, key, cost, decision, now);
         }
         match act {
-            Act::Take | Act::TakeAnyway => self.count_taken(key, cost, decision, now),
+            Act::Take | Act::TakeAnyway => {
+                self.count_taken(key, decision, now);
+                if let Some(tap) = &self.tap {
+                    tap.see(key, cost, decision, self.spec.shadow, now);
+                }
+            }
             Act::Charge => {
                 let done = Decision::allow(decision.standing());
-                self.count_taken(key, cost, &done, now);
+                self.count_taken(key, &done, now);
+                if let Some(tap) = &self.tap {
+                    tap.see_charge(key, cost, now);
+                }
             }
             Act::Peek | Act::Refund => {}
         }
@@ -354,7 +362,7 @@ impl Limit {
     }
 
     #[inline]
-    fn count_taken(&self, key: &[u8], cost: u64, decision: &Decision, now: Nanos) {
+    fn count_taken(&self, key: &[u8], decision: &Decision, now: Nanos) {
         let counts = &self.memory.counts;
         let sampled = if self.spec.shadow { counts.add_shadow(decision) } else { counts.add(decision) };
         if sampled {
@@ -362,9 +370,6 @@ impl Limit {
         }
         if !self.spec.thresholds.is_empty() {
             self.see_thresholds(key, decision, now);
-        }
-        if let Some(tap) = &self.tap {
-            tap.see(key, cost, decision, self.spec.shadow, now);
         }
     }
 

@@ -82,6 +82,8 @@ pub struct Service {
     history: History,
     trace: Option<Arc<Trace>>,
     audit: Audit,
+    /// Whether it is not ready without a rule for Envoy.
+    needs_rules: bool,
 }
 
 impl Service {
@@ -100,7 +102,14 @@ impl Service {
             history,
             trace: None,
             audit: Audit::default(),
+            needs_rules: false,
         }
+    }
+
+    /// The same, which is ready only while there is a rule for Envoy.
+    #[must_use]
+    pub(crate) fn that_needs_rules(self, needs_rules: bool) -> Self {
+        Self { needs_rules, ..self }
     }
 
     /// The same with room for at most `most` reservations.

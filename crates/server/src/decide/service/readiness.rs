@@ -1,10 +1,10 @@
-//! Whether a server should get requests, as far as its store is concerned.
+//! Whether a server should get requests, as far as its store and its rules are concerned.
 
 use tidegate_redis::{Health, OnError};
 
 use super::Service;
 
-/// Whether the store lets a server work.
+/// Whether the store and the rules let a server work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// The server has no store, or its store is up.
@@ -16,6 +16,8 @@ pub enum Readiness {
         /// Its last error.
         why: String,
     },
+    /// There is no rule for Envoy, and the options say that there must be one.
+    NoRules,
     /// The store does not reply at all, and this limit admits nothing until it does.
     Closed {
         /// The first such limit.
@@ -26,9 +28,12 @@ pub enum Readiness {
 }
 
 impl Service {
-    /// Whether the store lets this server work. If a cluster fails in part, most keys are decided normally: that counts as
+    /// Whether the store and the rules let this server work. If a cluster fails in part, most keys are decided normally: that counts as
     /// degraded, with any `on_error`.
     pub fn readiness(&self) -> Readiness {
+        if self.needs_rules && self.in_force().descriptors().domains.is_empty() {
+            return Readiness::NoRules;
+        }
         let health = self.store().map_or(Health::Up, |shared| shared.store().health());
         if health == Health::Up {
             return Readiness::Ready;

@@ -8,6 +8,17 @@ use super::{
 };
 use crate::decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError, Reservations};
 
+#[cfg(test)]
+mod model;
+
+/// Marks where another thread may come in between: the model tries every order.
+#[cfg(not(test))]
+fn between() -> std::future::Ready<()> {
+    std::future::ready(())
+}
+#[cfg(test)]
+use model::pause as between;
+
 impl Service {
     /// The reservations that are open or remembered.
     pub(crate) fn reservations(&self) -> &Reservations {
@@ -47,6 +58,7 @@ impl Service {
             _ => {}
         }
         self.reservations.has_room().map_err(refuse)?;
+        between().await;
         let joint = self.acquire_all(asks, now).await?;
         if !joint.is_allowed() {
             return Ok((joint, None));
@@ -59,9 +71,11 @@ impl Service {
             Part { taken: estimate.into(), ..Part::new(answer.limit.spec(), &answer.key) }
         };
         let parts: Vec<Part> = joint.answers.iter().zip(asks).zip(&places).map(part).collect();
+        between().await;
         match self.reservations.add(&parts, ttl, now) {
             Ok(id) => Ok((joint, Some(id))),
             Err(why) => {
+                between().await;
                 self.settle_parts(parts, None, now);
                 Err(refuse(why))
             }
@@ -110,11 +124,14 @@ impl Service {
         };
         let more: Vec<_> =
             asks.iter().map(|ask| Estimate { cost: ask.cost, taken: now, place: place(ask) }).collect();
+        between().await;
         let joint = self.acquire_all(&asks, now).await.map_err(|(_, refusal)| refusal)?;
+        between().await;
         if joint.is_allowed()
             && let Err(why) = self.reservations.extend(id, &more, now)
         {
             // It ended in between.
+            between().await;
             let more = parts.into_iter().zip(more);
             let more = more.map(|(part, estimate)| Part { taken: estimate.into(), ..part });
             self.settle_parts(more.collect(), None, now);
@@ -144,6 +161,7 @@ impl Service {
         for part in parts.iter_mut().filter(|part| is_late && part.is_released) {
             part.taken = Estimate { cost: 0, taken: now, place: 0 }.into();
         }
+        between().await;
         self.settle_parts(parts, costs, now);
         Ok(true)
     }
@@ -152,7 +170,9 @@ impl Service {
     /// those in the store that only other servers have seen.
     pub(crate) async fn expire_reservations(&self, everywhere: bool) {
         let now = self.now();
-        self.settle_parts(self.reservations.expire(now), None, now);
+        let released = self.reservations.expire(now);
+        between().await;
+        self.settle_parts(released, None, now);
         if let Some(store) = self.store() {
             self.expire_in_store(store, everywhere, now).await;
         }

@@ -27,7 +27,7 @@ pub(super) async fn report(reporter: HealthReporter, service: Arc<Service>, mut 
     loop {
         let status = match service.readiness() {
             Readiness::Ready | Readiness::Degraded { .. } => ServingStatus::Serving,
-            Readiness::Closed { .. } => ServingStatus::NotServing,
+            Readiness::NoRules | Readiness::Closed { .. } => ServingStatus::NotServing,
         };
         set(&reporter, status).await;
         tokio::select! {

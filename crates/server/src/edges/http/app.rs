@@ -46,6 +46,8 @@ pub(crate) struct App {
     pub rules_thread: RulesThread,
     /// Whether clients without credentials may read the metrics.
     pub open_metrics: bool,
+    /// Another path of `/metrics`.
+    pub metrics_path: Option<String>,
     /// The web origins that may send requests.
     pub origins: Vec<String>,
     /// The names of the control plane, for requests without credentials.

@@ -61,7 +61,8 @@ impl Paths {
 
     /// The response to a request.
     pub async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        match find(self.plane, request.method(), request.uri().path()) {
+        let (method, path) = (request.method(), request.uri().path());
+        match find(self.plane, method, path).or_else(|| self.find_metrics(method, path)) {
             Some(Found::Route(route)) if request.method() == Method::HEAD => {
                 without_body(self.answer_route(route, request).await)
             }
@@ -74,6 +75,12 @@ impl Paths {
                 Err(never) => match never {},
             },
         }
+    }
+
+    /// The metrics at their other path.
+    fn find_metrics(&self, method: &Method, path: &str) -> Option<Found> {
+        let is_it = self.plane == Plane::Admin && self.app.metrics_path.as_deref() == Some(path);
+        is_it.then(|| find(self.plane, method, "/metrics")).flatten()
     }
 
     async fn answer_route(&self, route: &'static Route, request: Request<Incoming>) -> Response<Body> {
@@ -234,6 +241,10 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
         Readiness::Degraded { health, why } => {
             let store = overview::health_name(health);
             Ok(answer::json(&json!({"status": "degraded", "store": store, "detail": why})))
+        }
+        Readiness::NoRules => {
+            let detail = "there is no rule for Envoy yet (--envoy-await-rules)".to_owned();
+            Err(unavailable("No rules", detail).into())
         }
         Readiness::Closed { limit, why } => {
             let detail = format!(

@@ -79,7 +79,7 @@ pub(in crate::edges::resp) fn shared() -> Shared {
             threads: 1,
             port: 0,
         },
-        door: Door::new(Arc::new(Access::open(None, false).unwrap()), true),
+        door: Door::new(Arc::new(Access::open(None, false, None).unwrap()), true),
         strangers: Strangers::new("resp"),
         tls: None,
         peers: Peers::new(None, 100),

@@ -234,6 +234,17 @@ pub struct Client {
 }
 
 impl Entry {
+    /// A client with a certificate of this name, which may do what every certificate allows without a file.
+    fn with_certificate(name: &str) -> Self {
+        let rights = Rights::new(name, &[Role::Decide], Box::default());
+        Self {
+            rights: Arc::new(rights),
+            tokens: Vec::new(),
+            certificates: vec![name.into()],
+            addresses: Vec::new(),
+        }
+    }
+
     fn shown(&self) -> Client {
         let Rights { name, prefixes, .. } = &*self.rights;
         let roles = [Role::Decide, Role::Observe, Role::Operate, Role::Report];
@@ -267,6 +278,8 @@ pub(crate) struct Access {
     generation: AtomicU64,
     /// Whether the server accepts client certificates.
     has_certificates: bool,
+    /// The name that they must have, instead of a file.
+    has_name: bool,
 }
 
 /// The credentials of a client.
@@ -291,17 +304,25 @@ pub(crate) enum Stranger {
 }
 
 impl Access {
-    /// Reads the access file, if one is configured.
+    /// Reads the access file, if one is configured. Without a file, `name` is the name that a certificate must have.
     ///
     /// # Errors
     /// When the file cannot be read or has problems.
-    pub fn open(path: Option<PathBuf>, has_certificates: bool) -> Result<Self, RulesError> {
-        let known = path.as_deref().map(load).transpose()?.unwrap_or_default();
+    pub fn open(
+        path: Option<PathBuf>,
+        has_certificates: bool,
+        name: Option<&str>,
+    ) -> Result<Self, RulesError> {
+        let known = match (&path, name) {
+            (Some(path), _) => load(path)?,
+            (None, name) => Known::new(name.map(Entry::with_certificate).into_iter().collect()),
+        };
         Ok(Self {
             path,
             known: ArcSwap::from_pointee(known),
             generation: AtomicU64::new(0),
             has_certificates,
+            has_name: name.is_some(),
         })
     }
 
@@ -329,9 +350,14 @@ impl Access {
         self.path.as_ref()
     }
 
+    /// Whether only clients on a list have rights.
+    fn is_listing(&self) -> bool {
+        self.path.is_some() || self.has_name
+    }
+
     /// Whether any credentials can give a client rights.
     pub fn asks_for_something(&self) -> bool {
-        self.path.is_some() || self.has_certificates
+        self.is_listing() || self.has_certificates
     }
 }
 
@@ -373,7 +399,7 @@ impl Door {
     /// # Errors
     /// When the client may do nothing.
     pub fn rights(&self, shown: Shown<'_>) -> Result<Arc<Rights>, Stranger> {
-        let has_file = self.access.path.is_some();
+        let has_file = self.access.is_listing();
         match shown {
             Shown::Token(user, token) if has_file => {
                 self.access.known.load().of_digest(user, token).ok_or(Stranger::Wrong)
@@ -514,12 +540,12 @@ mod tests {
 
     #[test]
     fn clients_without_credentials_may_do_everything_locally_and_only_ask_remotely() {
-        let access = Arc::new(Access::open(None, false).unwrap());
+        let access = Arc::new(Access::open(None, false, None).unwrap());
         let local = Door::new(Arc::clone(&access), true).rights(Shown::Nothing).unwrap();
         assert!(local.may(Role::Operate));
         let remote = Door::new(access, false).rights(Shown::Nothing).unwrap();
         assert!(remote.may(Role::Decide) && !remote.may(Role::Observe) && !remote.may(Role::Operate));
-        let certified = Door::new(Arc::new(Access::open(None, true).unwrap()), true);
+        let certified = Door::new(Arc::new(Access::open(None, true, None).unwrap()), true);
         assert_eq!(certified.rights(Shown::Nothing), Err(Stranger::Unknown));
         assert!(certified.rights(Shown::Certificate(&[])).is_ok());
     }

@@ -16,17 +16,15 @@ use std::{
 };
 
 use socket2::SockRef;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-    task::JoinSet,
-};
+use tokio::{sync::watch, task::JoinSet};
+use tokio_util::either::Either;
 
 use crate::{
     decide::service::Service,
     listen::{
         descriptors::{self, Descriptors},
         peers::{Peer, Peers},
+        socket::{Listener, Socket},
     },
     observe::{metrics::ConnectionStats, once_a_minute::OnceAMinute},
 };
@@ -57,7 +55,7 @@ pub(crate) struct Bounds {
 
 /// A listener's connections.
 pub(crate) struct Acceptor {
-    listener: TcpListener,
+    listener: Listener,
     bounds: Bounds,
     slots: Arc<Slots>,
     peers: Arc<Peers>,
@@ -69,7 +67,7 @@ pub(crate) struct Acceptor {
 
 /// A connection that may be served. Dropping it makes room for another.
 pub(crate) struct Accepted {
-    pub io: WriteDeadline<TcpStream>,
+    pub io: WriteDeadline<Socket>,
     pub calls: Arc<Calls>,
     pub peer: SocketAddr,
     /// Counts the connection as open.
@@ -84,7 +82,7 @@ pub(crate) struct Open {
 
 impl Acceptor {
     pub fn new(
-        listener: TcpListener,
+        listener: Listener,
         bounds: Bounds,
         service: Arc<Service>,
         stats: Arc<ConnectionStats>,
@@ -143,7 +141,7 @@ impl Acceptor {
     }
 
     /// `None` if all slots are taken, or the client has disconnected.
-    fn admit(&self, stream: TcpStream, peer: SocketAddr) -> Option<Accepted> {
+    fn admit(&self, stream: Socket, peer: SocketAddr) -> Option<Accepted> {
         let stats = &self.stats;
         let Ok(of_peer) = self.peers.enter(peer.ip()) else {
             stats.refused.fetch_add(1, Ordering::Relaxed);
@@ -165,16 +163,20 @@ impl Acceptor {
             return None;
         };
         stats.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
-        if let Err(error) = stream.set_nodelay(true) {
+        if let Either::Left(tcp) = &stream
+            && let Err(error) = tcp.set_nodelay(true)
+        {
             tracing::debug!(%peer, %error, "connection dropped");
             return None;
         }
         stats.accepted.fetch_add(1, Ordering::Relaxed);
         stats.connections.fetch_add(1, Ordering::Relaxed);
         let open = Open { stats: Arc::clone(stats), _of_peer: of_peer };
-        let give_up = |stream: &TcpStream| {
+        let give_up = |stream: &Socket| {
             // Unread data is dropped with the connection instead of being kept by the system.
-            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+            if let Either::Left(tcp) = stream {
+                let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+            }
         };
         let io = WriteDeadline::new(stream, self.bounds.write_timeout, self.stop.clone(), give_up);
         Some(Accepted { io, calls: Arc::new(Calls::new(slot)), peer, open })

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tidegate_core::Nanos;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
 use crate::observe::{latency::Latency, once_a_minute::OnceAMinute};
@@ -59,6 +59,11 @@ const CODES: [&str; 17] = [
 ];
 
 impl Errors {
+    /// How many calls have ended with this code.
+    pub fn count(&self, code: Code) -> u64 {
+        read(&self.by_code[code as usize].0)
+    }
+
     /// Counts an error, and logs it at most once a minute for each code.
     pub fn add(&self, status: &Status, now: Nanos) {
         let code = status.code() as usize;

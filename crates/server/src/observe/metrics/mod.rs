@@ -26,6 +26,8 @@ mod envoy;
 mod grpc;
 mod http;
 mod process;
+#[cfg(feature = "grpc")]
+mod reference;
 mod sentinel;
 mod source;
 mod spoe;
@@ -37,6 +39,8 @@ mod xds;
 #[cfg(feature = "grpc")]
 pub(crate) use self::grpc::GrpcStats;
 pub(crate) use self::http::HttpStats;
+#[cfg(feature = "grpc")]
+pub(crate) use self::reference::Reference;
 pub(crate) use self::sentinel::{DashboardStats, SentinelStats};
 pub(crate) use self::spoe::SpoeStats;
 #[cfg(feature = "grpc")]
@@ -123,6 +127,8 @@ pub(crate) struct Metrics {
     /// The counters, read at a scrape.
     sources: Vec<Arc<dyn Source>>,
     pub http: Arc<HttpStats>,
+    #[cfg(feature = "grpc")]
+    pub grpc: Arc<GrpcStats>,
 }
 
 impl Metrics {
@@ -132,7 +138,14 @@ impl Metrics {
         registry.register_collector(Box::new(Scraped(Arc::clone(&http) as Arc<dyn Source>)));
         let mut process = Registry::default();
         process.register_collector(Box::new(process::Process));
-        let mut metrics = Self { registry, process, sources: Vec::new(), http };
+        let mut metrics = Self {
+            registry,
+            process,
+            sources: Vec::new(),
+            http,
+            #[cfg(feature = "grpc")]
+            grpc: Arc::default(),
+        };
         metrics.add(Arc::new(Counted { service, events, resp }));
         metrics
     }
@@ -150,7 +163,14 @@ impl Metrics {
     /// Adds the counters of gRPC.
     #[cfg(feature = "grpc")]
     pub fn add_grpc(&mut self, stats: Arc<GrpcStats>) {
+        self.grpc = Arc::clone(&stats);
         self.add(Arc::new(grpc::Counted(stats)));
+    }
+
+    /// Adds the counters of envoyproxy/ratelimit under its names.
+    #[cfg(feature = "grpc")]
+    pub fn add_reference(&mut self, reference: Arc<Reference>) {
+        self.process.register_collector(Box::new(Scraped(reference)));
     }
 
     /// Adds the counters of SPOE.

@@ -18,6 +18,9 @@ pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
 pub(crate) enum Kind {
     /// It only grows.
     Counter,
+    /// It only grows, and its name does not end with `_total`.
+    #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "only gRPC has such"))]
+    Bare,
     /// It goes up and down.
     Gauge,
     /// It is 1, and the labels say something about the server.
@@ -66,6 +69,7 @@ impl Sink for Scrape<'_, '_> {
         }
         let metric = match kind {
             Kind::Counter => MetricType::Counter,
+            Kind::Bare => MetricType::Unknown,
             Kind::Gauge => MetricType::Gauge,
             Kind::Info => MetricType::Info,
         };
@@ -77,8 +81,10 @@ impl Sink for Scrape<'_, '_> {
                 (Kind::Counter, labels) => {
                     family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
                 }
-                (Kind::Gauge, []) => family.encode_gauge(&whole(*value))?,
-                (Kind::Gauge, labels) => family.encode_family(labels)?.encode_gauge(&whole(*value))?,
+                (Kind::Gauge | Kind::Bare, []) => family.encode_gauge(&whole(*value))?,
+                (Kind::Gauge | Kind::Bare, labels) => {
+                    family.encode_family(labels)?.encode_gauge(&whole(*value))?;
+                }
             }
         }
         Ok(())

@@ -71,7 +71,7 @@ impl Sink for Instruments<'_> {
         let help = help.to_owned();
         // The meter keeps the callbacks.
         match kind {
-            Kind::Counter => {
+            Kind::Counter | Kind::Bare => {
                 let instrument = self.meter.u64_observable_counter(full).with_description(help);
                 instrument
                     .with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a)))

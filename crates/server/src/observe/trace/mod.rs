@@ -98,6 +98,8 @@ pub enum Verdict {
     ShadowDenied,
     /// Not a request: a refund of `cost`.
     Refunded,
+    /// `cost` was charged after the work, whether it fitted or not. The question before it had a cost of 0, and is not in the trace.
+    Charged,
 }
 
 impl Verdict {
@@ -123,7 +125,7 @@ pub struct Event {
     pub time: u64,
     /// The hash of the key.
     pub key: u64,
-    /// The requested or refunded cost.
+    /// The requested, charged or refunded cost.
     pub cost: u64,
     /// The number of its limit.
     pub limit: u16,
@@ -270,6 +272,12 @@ impl Tap {
     #[cold]
     pub fn see(&self, key: &[u8], cost: u64, decision: &Decision, is_shadow: bool, now: Nanos) {
         self.add(key, cost, Verdict::of(decision, is_shadow), decision.reason(), now);
+    }
+
+    /// Adds a charge, if its key is chosen.
+    #[cold]
+    pub fn see_charge(&self, key: &[u8], cost: u64, now: Nanos) {
+        self.add(key, cost, Verdict::Charged, None, now);
     }
 
     /// Adds a refund, if its key is chosen.

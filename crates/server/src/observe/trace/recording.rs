@@ -179,6 +179,7 @@ impl Recording {
                     Verdict::Denied => "denied",
                     Verdict::ShadowDenied => "shadow_denied",
                     Verdict::Refunded => "refunded",
+                    Verdict::Charged => "charged",
                 };
                 // Writing to memory does not fail.
                 let _ = write!(
@@ -362,6 +363,7 @@ mod tests {
                 event(1_000_000_001, 1 << 62, 1, Verdict::Delayed),
                 Event { reason: Some(DenialReason::Blocked), ..event(1_000_000_001, 7, 0, Verdict::Denied) },
                 event(8_999_999_999, 7, 0, Verdict::Refunded),
+                event(8_999_999_999, 7, 0, Verdict::Charged),
             ],
             is_cut: false,
         }

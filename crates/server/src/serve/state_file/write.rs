@@ -55,11 +55,8 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         let overrides: Vec<_> =
             limits.limits().iter().map(|limit| limit.runtime_overrides(usize::MAX).1).collect();
         let more: usize = overrides.iter().map(Vec::len).sum();
-        let reservations = service.reservations().texts();
+        let reservations = service.reservations().seen();
         out.u32((limits.limits().len() + 1 + more + reservations.len()) as u32)?;
-        for (text, due) in reservations {
-            out.bare(&format!("{RESERVATION}{text}"), due.get())?;
-        }
         // Before the limits: a key's own state is restored under its own policy.
         for (limit, overrides) in limits.limits().iter().zip(&overrides) {
             for (key, RuntimeOverride { policy, until }) in overrides {
@@ -73,6 +70,10 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         out.entries(|show| throttle.snapshot_at(now, show))?;
         for (limit, overrides) in limits.limits().iter().zip(&overrides) {
             out.limit(limit, overrides, now)?;
+        }
+        // After the limits, whose states may already have the end of one that was open before.
+        for (text, due) in service.reservations().texts(reservations) {
+            out.bare(&format!("{RESERVATION}{text}"), due.get())?;
         }
     }
     let checksum = out.checksum.clone().finalize();

@@ -85,14 +85,15 @@ impl std::str::FromStr for XdsSource {
                     Ok(bytes) => source.max_message = bytes,
                     Err(_) => return refuse(format!("max_message is `{value}`; write a number of bytes")),
                 },
-                "first_pause" => match tidegate_core::parse_duration(&value) {
-                    Ok(pause) => source.pauses.0 = pause,
-                    Err(_) => return refuse(format!("first_pause is `{value}`; write it as in 10s")),
+                "first_pause" | "longest_pause" => match tidegate_core::parse_duration(&value) {
+                    Ok(pause) if name == "first_pause" => source.pauses.0 = pause,
+                    Ok(pause) => source.pauses.1 = pause,
+                    Err(_) => return refuse(format!("{name} is `{value}`; write it as in 10s")),
                 },
                 _ => {
                     return refuse(format!(
                         "there is no option `{name}`; the options are node, metadata, header, ca, cert, key, server_name, \
-                         max_message and first_pause"
+                         max_message, first_pause and longest_pause"
                     ));
                 }
             }
@@ -122,7 +123,8 @@ mod tests {
         assert_eq!((source.origin.as_str(), source.node.as_str()), ("https://gateway:18001", "n"));
         assert_eq!((source.ca, source.identity), (Some("/ca".into()), Some(("/c".into(), "/k".into()))));
         assert_eq!((source.metadata["a"].as_str(), source.headers["x"].as_str()), ("b", "y"));
-        let plain: XdsSource = "http://[::1]:18002?max_message=7".parse().unwrap();
+        let plain: XdsSource = "http://[::1]:18002?max_message=7&longest_pause=5s".parse().unwrap();
+        assert_eq!(plain.pauses, (Duration::from_secs(1), Duration::from_secs(5)));
         assert_eq!((plain.origin.as_str(), plain.max_message), ("http://[::1]:18002", 7));
         for (text, says) in [
             ("gateway:18001", "write http://"),

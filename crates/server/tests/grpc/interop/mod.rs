@@ -22,6 +22,7 @@ mod gateway;
 mod grpcurl;
 mod metadata;
 mod random;
+mod statsd;
 mod theirs;
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -58,8 +58,8 @@ impl Theirs {
         ] {
             command.env(name, value);
         }
-        command.envs(environment.iter().copied());
         command.env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
+        command.envs(environment.iter().copied());
         command.env("GRPC_PORT", port.to_string());
         for name in ["PORT", "DEBUG_PORT"] {
             command.env(name, free_port().to_string());
@@ -82,6 +82,21 @@ impl Theirs {
     }
 }
 
+impl Theirs {
+    /// All counters of the service and its calls.
+    pub fn counters(&self) -> BTreeMap<String, u64> {
+        of_the_service(&self.counters)
+    }
+}
+
+/// The counters of the service and its calls, without those of its runtime and its store.
+pub fn of_the_service(counters: &Mutex<BTreeMap<String, u64>>) -> BTreeMap<String, u64> {
+    let all = counters.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_there =
+        |name: &str| ["ratelimit.service.", "ratelimit_server."].iter().any(|one| name.starts_with(one));
+    all.iter().filter(|(name, _)| is_there(name)).map(|(name, sum)| (name.clone(), *sum)).collect()
+}
+
 impl Drop for Theirs {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -90,7 +105,7 @@ impl Drop for Theirs {
 }
 
 /// Adds up lines such as `NAME:5|c`.
-fn gather(statsd: &TcpListener, counters: &Mutex<BTreeMap<String, u64>>) {
+pub fn gather(statsd: &TcpListener, counters: &Mutex<BTreeMap<String, u64>>) {
     for stream in statsd.incoming().map_while(Result::ok) {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             let Some((name, rest)) = line.split_once(':') else { continue };

@@ -69,7 +69,7 @@ impl FleetRun {
 
     pub fn run(&mut self, key: u32, stretch: &Stretch) {
         self.key = key;
-        let Stretch { requests, timeline_steps, exact } = stretch;
+        let Stretch { requests, timeline_steps, exact, .. } = stretch;
         for ((&(time, cost), &step), &exact) in requests.iter().zip(timeline_steps).zip(exact) {
             self.advance(time);
             let one_place = !self.one_place.decide(time, cost).is_denied();

@@ -1,0 +1,78 @@
+"""Reserves the tokens of a call of OpenAI's client at a Tidegate server before it, and settles them with the usage in the answer.
+
+budget = Budget("alice")
+for chunk in budget.stream(OpenAI(), model="gpt-5-mini", messages=[...], max_completion_tokens=400): ...
+"""
+import json
+import logging
+import os
+from urllib import error, request as web
+
+SERVER = os.environ.get("TIDEGATE_SERVER", "http://127.0.0.1:8080")
+
+
+class Denied(Exception):
+    """A limit has no room for the call: which one, why, and in how many milliseconds it will, if that is known."""
+
+    def __init__(self, told):
+        self.limit, self.reason, self.retry_after_ms = (told.get(name) for name in ("limit_name", "reason", "retry_after_ms"))
+        super().__init__(f"{self.limit}: {self.reason}")
+
+
+def estimate(call):
+    """About four letters of the question are a token. The answer may have all that the call allows."""
+    most = call.get("max_completion_tokens") or call.get("max_tokens") or 1_000
+    return len(json.dumps(call["messages"])) // 4 + most
+
+
+class Budget:
+    def __init__(self, key, requests="requests", tokens="tokens", server=SERVER, timeout=0.1, fail_open=True, token=None, ttl="10m"):
+        self.limits = [{"limit": requests, "key": key}, {"limit": tokens, "key": key}]
+        self.server, self.timeout, self.fail_open, self.ttl = server, timeout, fail_open, ttl
+        self.headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+
+    def ask(self, path, question):
+        asked = web.Request(f"{self.server}/v1/{path}", json.dumps(question).encode(), self.headers)
+        try:
+            with web.urlopen(asked, timeout=self.timeout) as answer:
+                return json.load(answer)
+        except error.HTTPError as answer:
+            if answer.code != 429:
+                raise
+            return json.load(answer)
+
+    def reserve(self, cost):
+        """The id of the reservation; None if the server does not answer and calls go on without it."""
+        requests, tokens = self.limits
+        try:
+            told = self.ask("reserve", {"ttl": self.ttl, "all": [requests, tokens | {"cost": cost}]})
+        except (OSError, ValueError) as why:
+            logging.getLogger("tidegate").warning("no reservation: %r", why)
+            if self.fail_open:
+                return None
+            raise
+        if not told["allowed"]:
+            raise Denied(told)
+        return told["id"]
+
+    def end(self, reserved, used):
+        """Corrects the estimate to what was used; None cancels. A repeated one counts once, so a lost answer is asked for again."""
+        path, costs = ("cancel", {}) if used is None else ("settle", {"costs": [1, used]})
+        for _ in range(3):
+            try:
+                return self.ask(path, {"id": reserved} | costs)
+            except (OSError, ValueError) as why:
+                logging.getLogger("tidegate").warning("%s is not settled: %r", reserved, why)
+
+    def stream(self, client, **call):
+        """The chunks of a streamed answer."""
+        reserved, used, has_begun = self.reserve(estimate(call)), None, False
+        try:
+            for chunk in client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **call):
+                has_begun = True
+                used = chunk.usage.total_tokens if chunk.usage else used
+                yield chunk
+        finally:
+            # A call that the provider refused has used nothing. A stream that broke off keeps its estimate.
+            if reserved and (used is not None or not has_begun):
+                self.end(reserved, used)
