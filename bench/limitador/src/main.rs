@@ -1,6 +1,8 @@
 //! Runs the same random steps of check, report, reserve and commit through Tidegate's gRPC service and through the crate `limitador`, and
 //! lists each difference with its reason. It fails if a difference has none.
 
+mod messages;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -20,6 +22,7 @@ use limitador::{
     reservation::{ReservationId, ReservationLimits},
     storage::{Storage, in_memory::InMemoryStorage},
 };
+use messages::{Commit, Committed, Reserve, Reserved};
 use prost::Message;
 use tidegate_core::{ManualClock, Nanos};
 use tidegate_server::{Options, Order, Server};
@@ -32,44 +35,6 @@ const USER: u64 = 1_000;
 const TEAM: u64 = 5_000;
 /// Ten users of two teams each.
 const USERS: u64 = 10;
-
-#[derive(Clone, PartialEq, Message)]
-struct Reserve {
-    #[prost(string, tag = "1")]
-    domain: String,
-    #[prost(message, repeated, tag = "2")]
-    descriptors: Vec<RateLimitDescriptor>,
-    #[prost(uint64, tag = "3")]
-    amount: u64,
-    #[prost(message, optional, tag = "4")]
-    ttl: Option<protobuf::Duration>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Reserved {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(string, tag = "2")]
-    reservation_id: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Commit {
-    #[prost(string, tag = "1")]
-    domain: String,
-    #[prost(message, repeated, tag = "2")]
-    descriptors: Vec<RateLimitDescriptor>,
-    #[prost(string, tag = "3")]
-    reservation_id: String,
-    #[prost(uint64, tag = "4")]
-    actual_amount: u64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Committed {
-    #[prost(bool, tag = "1")]
-    reservation_released: bool,
-}
 
 /// A reservation that both granted.
 struct Known {
