@@ -111,8 +111,7 @@ fn charging_oracle(requests: &[Charged], quota: Quota, spec: &AlgorithmSpec) -> 
         own.sort_by_key(|(_, time, ..)| *time);
         let mut state = vec![0; policy.words()];
         // When each admitted request is charged, and its cost: by the exact rule, and by the algorithm, of which some are done.
-        let (mut exactly, mut charges, mut done): (Vec<(u64, u32)>, Vec<(u64, u32)>, usize) =
-            Default::default();
+        let (mut exactly, mut charges, mut done) = (Vec::<(u64, u32)>::new(), Vec::<(u64, u32)>::new(), 0);
         for &&(_, now, took, cost) in &own {
             let counts = |(end, _): &&(u64, u32)| *end <= now && now - end < window;
             let used: u64 = exactly.iter().filter(counts).map(|(_, cost)| u64::from(*cost)).sum();
