@@ -52,8 +52,8 @@ fn main() {
                     threads.into_iter().filter_map(|thread| thread.join().ok()).sum()
                 });
                 let took = begun.elapsed();
-                let each = took / DECISIONS as u32;
-                let rate = DECISIONS as f64 / took.as_secs_f64() / 1e6;
+                let each = took / DECISIONS;
+                let rate = f64::from(DECISIONS) / took.as_secs_f64() / 1e6;
                 println!(
                     "{:8} {name:12} {threads} threads: {each:?} a decision, {rate:.1} million a second and thread, \
                      {admitted} admitted in {:.2?}",
