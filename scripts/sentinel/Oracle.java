@@ -26,7 +26,7 @@ import java.util.List;
  * connect                          another connection
  * at MS                            the time
  * ask ID COUNT PRIORITIZED         prints: status remaining wait
- * values ID COUNT VALUE...         the same
+ * values ID COUNT VALUE...         the same; #7 is a number, and 7 a text
  * </pre>
  */
 public final class Oracle {
@@ -88,7 +88,10 @@ public final class Oracle {
                     print(answers, service.requestToken(Long.valueOf(words[1]), Integer.parseInt(words[2]), first));
                     break;
                 case "values": {
-                    List<Object> values = new ArrayList<>(Arrays.asList(Arrays.copyOfRange(words, 3, words.length)));
+                    List<Object> values = new ArrayList<>();
+                    for (String value : Arrays.copyOfRange(words, 3, words.length)) {
+                        values.add(value.startsWith("#") ? (Object) Integer.valueOf(value.substring(1)) : value);
+                    }
                     int count = Integer.parseInt(words[2]);
                     print(answers, service.requestParamToken(Long.valueOf(words[1]), count, values));
                     break;

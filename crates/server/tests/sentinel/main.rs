@@ -5,6 +5,7 @@ mod dashboard;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod interop;
+mod interop_differences;
 mod interop_library;
 
 use std::{
@@ -84,10 +85,14 @@ impl Client {
         self.answer()
     }
 
+    /// The same for values, which are texts, or numbers after a `#`.
     fn ask_values(&mut self, id: i64, count: i32, values: &[&str]) -> (i8, i32, i32) {
         let mut data = format!("00000001 02 {id:016x} {count:08x} {:08x}", values.len());
         for value in values {
-            let _ = write!(data, "07 {:08x} {}", value.len(), digits(value.as_bytes()));
+            let _ = match value.strip_prefix('#').map(|number| number.parse::<i32>().unwrap()) {
+                Some(number) => write!(data, "00 {number:08x}"),
+                None => write!(data, "07 {:08x} {}", value.len(), digits(value.as_bytes())),
+            };
         }
         self.send(&format!("{:04x} {data}", hex(&data).len()));
         self.answer()

@@ -116,19 +116,18 @@ impl AppSummary {
 
     /// Puts the seconds in their places of the minute: the newest second that any resource of the application has is the last.
     pub(super) fn finish(&mut self) {
-        let newest = |resource: &ResourceSummary| {
-            // A program that has not reported since a restart of the server has only minutes.
-            let last_minute = resource.by_minute.keys().next_back().map(|minute| minute * 60);
-            resource.by_second.keys().next_back().copied().max(last_minute)
-        };
-        let Some(newest) = self.resources.values().filter_map(newest).max() else { return };
+        let all = self.resources.values();
+        let second = all.clone().filter_map(|resource| resource.by_second.keys().next_back().copied()).max();
+        // Programs that have not reported since a restart of the server have only minutes.
+        let minute = all.filter_map(|resource| resource.by_minute.keys().next_back().copied()).max();
+        let Some(newest) = second.or(minute.map(|minute| minute * 60)) else { return };
         for resource in self.resources.values_mut() {
             let first = newest.saturating_sub(MINUTE as u64 - 1);
             let seconds = std::mem::take(&mut resource.by_second);
             resource.minute =
                 (first..=newest).map(|at| seconds.get(&at).copied().unwrap_or_default()).collect();
             let minutes = std::mem::take(&mut resource.by_minute);
-            let last = newest / 60;
+            let last = minute.unwrap_or(0).max(newest / 60);
             let first = (last + 1).saturating_sub(HOUR as u64);
             resource.hour = (first..=last).map(|at| minutes.get(&at).copied().unwrap_or_default()).collect();
         }
