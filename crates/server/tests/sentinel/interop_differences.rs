@@ -7,7 +7,6 @@ use std::{
     fs,
     io::Read as _,
     net::{SocketAddr, TcpStream},
-    path::Path,
     time::Duration,
 };
 
@@ -17,6 +16,7 @@ use tidegate_server::Options;
 use super::{
     Client, Running, digits,
     interop::{answers, sentinel},
+    interop_library::listed,
     scratch,
 };
 
@@ -133,17 +133,6 @@ fn answer_to(address: SocketAddr, bad: &str) -> Option<String> {
     first.filter(|answer| answer.starts_with("00000009"))
 }
 
-/// The ids of the rows in the book.
-fn listed() -> BTreeSet<String> {
-    let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/sentinel.md");
-    let book = fs::read_to_string(book).unwrap();
-    let (_, table) = book.split_once("### Differences from Sentinel's token server").unwrap();
-    let rows = table.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
-    rows.take_while(|line| line.starts_with('|'))
-        .map(|line| line.split('|').nth(1).unwrap().trim().trim_matches('`').to_owned())
-        .collect()
-}
-
 #[test]
 #[ignore = "needs Sentinel: scripts/test.sh --interop"]
 fn each_difference_from_sentinels_token_server_is_what_both_answer() {
@@ -168,5 +157,9 @@ fn each_difference_from_sentinels_token_server_is_what_both_answer() {
     }
     server.kill().unwrap();
     server.wait().unwrap();
-    assert_eq!(listed(), shown, "rows of the book, and scenarios of this test");
+    assert_eq!(
+        listed("Differences from Sentinel's token server"),
+        shown,
+        "rows of the book, and scenarios of this test"
+    );
 }

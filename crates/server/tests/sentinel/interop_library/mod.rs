@@ -13,6 +13,8 @@ use tidegate_flow::{
     sources::sentinel::{Kind, parse},
 };
 
+pub use differences::listed;
+
 use super::interop::{answers, sentinel};
 
 /// When the scripts begin, in milliseconds since 1970: a whole second.
