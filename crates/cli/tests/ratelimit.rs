@@ -4,10 +4,19 @@
 mod certificates;
 mod program;
 
-use std::{fs, net::UdpSocket, os::unix::fs::symlink, process::Command};
+use std::{fs, net::UdpSocket, os::unix::fs::symlink, path::Path, process::Command};
 
 use certificates::Authority;
 use program::{PATIENCE, Serving, request, scratch, tidegate};
+
+/// `tidegate ratelimit` with free ports of this machine.
+fn ratelimit(root: &Path) -> Command {
+    let mut command = tidegate();
+    command.arg("ratelimit").env("RUNTIME_ROOT", root);
+    command.envs(["HOST", "GRPC_HOST"].map(|name| (name, "127.0.0.1")));
+    command.envs(["PORT", "GRPC_PORT", "DEBUG_PORT"].map(|name| (name, "0")));
+    command
+}
 
 #[test]
 fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
@@ -79,15 +88,9 @@ fn a_clients_certificate_must_have_the_name_of_the_environment() {
     let authority = Authority::new(&directory, "ca");
     let [cert, key] = authority.issue("server", &["localhost"]);
     let serving = |name: &str| {
-        let mut command = tidegate();
-        command.arg("ratelimit").envs([
-            ("HOST", "127.0.0.1"),
-            ("PORT", "0"),
-            ("GRPC_HOST", "127.0.0.1"),
-            ("GRPC_PORT", "0"),
-            ("DEBUG_PORT", "0"),
+        let mut command = ratelimit(&directory);
+        command.envs([
             ("USE_STATSD", "false"),
-            ("RUNTIME_ROOT", directory.to_str().unwrap()),
             ("GRPC_SERVER_USE_TLS", "true"),
             ("GRPC_SERVER_TLS_CERT", &cert),
             ("GRPC_SERVER_TLS_KEY", &key),
@@ -130,14 +133,8 @@ fn counters_go_to_the_statsd_of_the_environment() {
     fs::write(config.join("shop.yaml"), rules).unwrap();
     let statsd = UdpSocket::bind("127.0.0.1:0").unwrap();
     statsd.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut command = tidegate();
-    command.arg("ratelimit").envs([
-        ("HOST", "127.0.0.1"),
-        ("PORT", "0"),
-        ("GRPC_HOST", "127.0.0.1"),
-        ("GRPC_PORT", "0"),
-        ("DEBUG_PORT", "0"),
-        ("RUNTIME_ROOT", config.parent().unwrap().to_str().unwrap()),
+    let mut command = ratelimit(config.parent().unwrap());
+    command.envs([
         ("USE_DOG_STATSD", "true"),
         ("STATSD_PORT", &statsd.local_addr().unwrap().port().to_string()),
         ("STATS_FLUSH_INTERVAL", "1h"),
@@ -216,14 +213,8 @@ fn counts_are_in_the_redis_whose_socket_the_environment_names() {
     fs::write(config.join("shop.yaml"), rules).unwrap();
     let socket = redis.directory().join("redis.sock");
     let serving = || {
-        let mut command = tidegate();
-        command.arg("ratelimit").envs([
-            ("HOST", "127.0.0.1"),
-            ("PORT", "0"),
-            ("GRPC_HOST", "127.0.0.1"),
-            ("GRPC_PORT", "0"),
-            ("DEBUG_PORT", "0"),
-            ("RUNTIME_ROOT", config.parent().unwrap().to_str().unwrap()),
+        let mut command = ratelimit(config.parent().unwrap());
+        command.envs([
             ("REDIS_SOCKET_TYPE", "unix"),
             ("REDIS_URL", socket.to_str().unwrap()),
             ("REDIS_AUTH", "a b"),
