@@ -87,3 +87,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_allotment_of_an_endless_room_is_used_up() {
+    let lease = Lease::new(Terms::leased(
+        Policy::fixed_window(Quota::new(100, Duration::from_secs(60)).unwrap()),
+        Nanos::from_secs(1),
+    ));
+    let request = Request { ahead: 10, ..lease.ask(1, Nanos::ZERO).request().unwrap() };
+    let endless = Standing { limit: 100, room: u64::MAX, unit: 1, reset_after: 0 };
+    let grant = Grant {
+        decision: Decision::allow(endless),
+        units: 10,
+        usable_for: Nanos::from_secs(1),
+        now: Nanos::ZERO,
+    };
+    let _ = lease.granted(request, &grant, Nanos::ZERO);
+    for _ in 0..5 {
+        assert!(lease.ask_quickly(1, Nanos::ZERO).is_some());
+    }
+}

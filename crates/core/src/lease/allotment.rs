@@ -177,7 +177,8 @@ impl Allotment {
         let open = next(left);
         self.until.store(open.until.get(), Ordering::Relaxed);
         self.low.store(open.low.into(), Ordering::Relaxed);
-        self.beyond.store(open.beyond, Ordering::Relaxed);
+        // Bounded, so that `spend` can add the units left: a store may answer with any number.
+        self.beyond.store(open.beyond.min(u64::MAX >> 1), Ordering::Relaxed);
         self.reset_at.store(open.reset_at.get(), Ordering::Relaxed);
         self.refused_cost.store(open.refused.cost, Ordering::Relaxed);
         self.refused_until.store(open.refused.until.get(), Ordering::Relaxed);
