@@ -72,6 +72,22 @@ stage() { # stage TITLE COMMAND...
     count "$scratch/output" "$status"
 }
 
+# Starts a stage that runs next to those that follow, until `collect` waits for it. One at a time.
+begin() { # begin TITLE COMMAND...
+    begun=$1
+    (set -e; "${@:2}") >"$scratch/begun" 2>&1 &
+    begun_process=$! # `count` replaces $!, because it reads from a process
+}
+
+collect() {
+    title=$begun
+    say "$title"
+    local status=0
+    wait "$begun_process" || status=$?
+    cat "$scratch/begun"
+    count "$scratch/begun" "$status"
+}
+
 # A stage with cargo tests counts as these, any other as one.
 count() { # count OUTPUT STATUS
     local good bad
@@ -149,7 +165,7 @@ interop() {
         tests "$programs" --test envoy_proxy -- --ignored interop --show-output
     fi
     stage "reservations compared with the crate limitador" \
-        cargo run --quiet --locked --manifest-path bench/limitador/Cargo.toml
+        cargo run --quiet --locked --target-dir "${CARGO_TARGET_DIR:-target}" --manifest-path bench/limitador/Cargo.toml
 }
 
 # The clients of language models, with the packages from PyPI and a stand-in for the provider.
@@ -234,6 +250,12 @@ fi
 stage "formatting" cargo fmt --all --check
 stage "spelling" "$typos"
 stage "plain English" scripts/style.py
+loom() {
+    RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
+        -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'
+}
+# Its longest model keeps one processor busy for minutes.
+begin "lock-free pieces in every interleaving (loom)" loom
 stage "lints" cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 stage "licences, sources and banned crates" \
     "$deny" --all-features --locked check --hide-inclusion-graph bans licenses sources
@@ -271,6 +293,7 @@ else
     skipped+=("the system calls with musl (rustup has no target x86_64-unknown-linux-musl)")
 fi
 
+collect
 # Each example fails if it does not show what it promises.
 examples() {
     cargo build --workspace --all-features --examples --locked --quiet
@@ -281,12 +304,6 @@ examples() {
 }
 stage "examples of flow control" examples
 
-loom() {
-    RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
-        -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'
-}
-stage "lock-free pieces in every interleaving (loom)" loom
-
 if [ "$(uname -m)" = x86_64 ]; then
     stage "instructions of hot calls and their counts" \
         cargo run --quiet --locked --release --manifest-path bench/instructions/Cargo.toml
@@ -294,7 +311,8 @@ else
     skipped+=("the instructions of hot calls (not x86-64)")
 fi
 
-tests "tests"
+stage "tests" scripts/programs.py
+tests "examples in the documentation" --doc
 if command -v dpkg-deb >/dev/null; then
     # Of the program that the tests have built: the release's own is static and takes ten minutes.
     stage "the archive and the Debian package of a release" scripts/release.sh --target "$(uname -m)-unknown-linux-gnu" \
@@ -344,33 +362,12 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     tests "real servers beside the simulator" --test store -- --ignored
     tests "adaptive limits, all simulations" --release --test adaptive_simulation -- --ignored
 fi
-# The programs that the stage "tests" has built of the shared store, each with the arguments of this function.
-store() {
-    local program programs status=0
-    programs=$(cargo test --workspace --all-features --locked --quiet --no-run --message-format=json | python3 -c '
-import json, sys
-
-for line in sys.stdin:
-    built = json.loads(line)
-    if built.get("executable") and built["profile"]["test"] and "/crates/redis#" in built["package_id"]:
-        print(built["executable"])
-')
-    [ -n "$programs" ] || { echo "no test of crates/redis was built" >&2; return 1; }
-    for program in $programs; do
-        (cd crates/redis && echo "     Running $program" && timeout --signal=INT 30m "$program" "$@") || status=1
-    done
-    return $status
-}
 if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
     # The two at once: their tests mostly wait for servers that are away. This build of Redis 6.2 has no TLS.
-    TIDEGATE_REDIS_SERVER="$redis62" store --skip tls_connects_only_to_trusted_servers --skip each_mode_decides_in_a_cluster_with_tls \
-        --skip a_plain_address_of_a_tls_server_gives_a_hint --skip an_authority_that_changes_in_its_file >"$scratch/old" 2>&1 &
-    old=$! # `count` replaces $!, because it reads from a process
-    TIDEGATE_REDIS_SERVER="$valkey" stage "the shared store on $("$valkey" --version)" store
-    title="the shared store on $("$redis62" --version)"
-    say "$title"
-    status=0
-    wait "$old" || status=$?
-    cat "$scratch/old"
-    count "$scratch/old" "$status"
+    begin "the shared store on $("$redis62" --version)" env TIDEGATE_REDIS_SERVER="$redis62" \
+        scripts/programs.py --package redis --alone -- --skip tls_connects_only_to_trusted_servers \
+        --skip each_mode_decides_in_a_cluster_with_tls --skip a_plain_address_of_a_tls_server_gives_a_hint \
+        --skip an_authority_that_changes_in_its_file
+    stage "the shared store on $("$valkey" --version)" env TIDEGATE_REDIS_SERVER="$valkey" scripts/programs.py --package redis
+    collect
 fi

@@ -186,33 +186,41 @@ fn a_header_sets_the_cost_of_a_request_and_the_backend_its_refund() {
     assert_eq!(envoy.stat("ratelimit.error"), 0);
 }
 
-/// The configuration that Envoy AI Gateway makes: a request asks with 0 hits, and its tokens follow from dynamic metadata at its end.
-/// Its own filter writes that metadata from the provider's answer. Here Envoy's filter for header fields does.
+/// Stands in for the filter of Envoy AI Gateway, which writes the tokens of the provider's answer as dynamic metadata. `envoy_on_response`
+/// gets a stream event by event.
+const TOKENS: &str = r#"
+function envoy_on_response(response)
+  for chunk in response:bodyChunks() do
+    local text = chunk:length() > 0 and chunk:getBytes(0, chunk:length()) or ""
+    local tokens = string.match(tostring(text), '"total_tokens":(%d+)')
+    if tokens then
+      response:streamInfo():dynamicMetadata():set("io.envoy.ai_gateway", "llm_total_token", tonumber(tokens))
+    end
+  end
+end
+"#;
+
+/// The configuration that Envoy AI Gateway makes: a request asks with 0 hits, and its tokens follow from dynamic metadata when the
+/// provider's stream has ended.
 #[test]
 fn tokens_in_dynamic_metadata_are_charged_when_the_response_ends() {
     if program().is_none() {
         return;
     }
     let server = serving("envoy-tokens", &["--grpc", "127.0.0.1:0"]);
-    let spaces = ("io.envoy.ai_gateway", "llm_total_token");
-    let rule = json!({
-        "header": "x-unused",
-        "on_header_present": { "metadata_namespace": spaces.0, "key": spaces.1, "type": "NUMBER" },
-    });
-    let metadata = typed("filters.http.header_to_metadata.v3.Config", json!({ "response_rules": [rule] }));
-    let metadata = json!({ "name": "envoy.filters.http.header_to_metadata", "typed_config": metadata });
+    let metadata =
+        typed("filters.http.lua.v3.Lua", json!({ "default_source_code": { "inline_string": TOKENS } }));
+    let metadata = json!({ "name": "envoy.filters.http.lua", "typed_config": metadata });
     let limit = |hits: Value, at_end: bool| {
         let mut limit = header("x-user", "spender");
         limit["hits_addend"] = hits;
         limit["apply_on_stream_done"] = at_end.into();
         limit
     };
-    let tokens = json!({ "format": format!("%DYNAMIC_METADATA({}:{})%", spaces.0, spaces.1) });
+    let tokens = json!({ "format": "%DYNAMIC_METADATA(io.envoy.ai_gateway:llm_total_token)%" });
     let ask = || limit(json!({ "number": 0 }), false);
-    let routes = json!([
-        route("/report", own(&json!([ask(), limit(tokens, true)]))),
-        route("/", own(&json!([ask()]))),
-    ]);
+    let routes =
+        json!([route("/chat", own(&json!([ask(), limit(tokens, true)]))), route("/", own(&json!([ask()]))),]);
     let told = filter(&json!({ "enable_x_ratelimit_headers": "DRAFT_VERSION_03" }));
     let envoy = Envoy::start("envoy-tokens", &json!([told, metadata]), &routes, &grpc(&server), backend());
     let mut client = Client::of(envoy.port);
@@ -220,8 +228,9 @@ fn tokens_in_dynamic_metadata_are_charged_when_the_response_ends() {
     for (tokens, admitted) in [(1, 11), (3, 4), (12, 1)] {
         let user = format!("x-user: {tokens}");
         for asked in 1..=admitted {
-            let answer = client.get(&format!("/report/{tokens}"), &[&user]);
+            let answer = client.get(&format!("/chat/{tokens}"), &[&user]);
             assert_eq!(answer.status, 200, "request {asked} with {tokens} tokens");
+            assert!(answer.body.ends_with("data: [DONE]\n\n"), "{answer:?}");
             eventually("the report has arrived", || {
                 let look = client.get("/", &[&user]);
                 match 10_u64.checked_sub(asked * tokens) {
@@ -230,7 +239,7 @@ fn tokens_in_dynamic_metadata_are_charged_when_the_response_ends() {
                 }
             });
         }
-        assert_eq!(client.get(&format!("/report/{tokens}"), &[&user]).status, 429, "{tokens} tokens");
+        assert_eq!(client.get(&format!("/chat/{tokens}"), &[&user]).status, 429, "{tokens} tokens");
     }
     assert_eq!(envoy.stat("ratelimit.error"), 0);
 }

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Builds the test programs of the workspace, and runs them two at a time, the longest first.
+
+programs.py [--package NAME] [--alone] [-- ARGUMENT...]
+
+--package NAME   only those of crates/NAME
+--alone          one at a time
+ARGUMENT         is passed to each program: part of a test's name, --ignored, --skip NAME
+
+Prints the output of each program when it has ended, as `cargo test` does. A program that runs for longer than ten minutes is killed
+and counts as failed. The exit code is 1 if a program failed.
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ["cargo", "test", "--workspace", "--all-features", "--locked", "--no-run"]
+LONGEST_SECONDS = 600
+# These measure how long answers take while the machine is otherwise idle, or use all of it, so that no other program runs then.
+ALONE = {"attack", "distance", "outage"}
+# Those that run for longest begin first, so that none of them is left over at the end.
+LONG = ["grpc", "envoy_proxy", "chaos", "differential", "health", "sentinel", "nodes", "cluster", "roll_outs", "pages", "promises"]
+
+
+class Program:
+    def __init__(self, built):
+        self.path = built["executable"]
+        self.name = built["target"]["name"]
+        self.directory = pathlib.Path(built["manifest_path"]).parent
+
+    def run(self, arguments):
+        """Returns the exit code and the output."""
+        environment = {**os.environ, "CARGO_MANIFEST_DIR": str(self.directory), "LD_LIBRARY_PATH": libraries()}
+        child = subprocess.Popen(
+            [self.path, *arguments], cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )
+        try:
+            output, _ = child.communicate(timeout=LONGEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            output, _ = child.communicate()
+            output += f"\nerror: {self.name} ran for longer than {LONGEST_SECONDS} seconds\n".encode()
+        return child.returncode, output.decode(errors="replace")
+
+
+def libraries():
+    """Where the compiler's own libraries are, which the tests of macros need."""
+    found = subprocess.run(["rustc", "--print", "target-libdir"], capture_output=True, text=True, check=True).stdout.strip()
+    return ":".join(filter(None, [found, os.environ.get("LD_LIBRARY_PATH")]))
+
+
+def built(package):
+    """The test programs, after they were built."""
+    run = subprocess.run([*BUILD, "--message-format=json-render-diagnostics"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if run.returncode != 0:
+        sys.exit(run.returncode)
+    messages = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    programs = [
+        Program(message)
+        for message in messages
+        if message.get("executable") and message["profile"]["test"] and package in (None, of_package(message))
+    ]
+    if not programs:
+        sys.exit(f"programs.py: no test program was built of {package or 'the workspace'}")
+    return programs
+
+
+def of_package(message):
+    """The name of the package, as in its manifest's directory: `redis` of crates/redis."""
+    return pathlib.Path(message["manifest_path"]).parent.name
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--package")
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("arguments", nargs="*")
+    options = parser.parse_args()
+    programs = built(options.package)
+    programs.sort(key=lambda program: LONG.index(program.name) if program.name in LONG else len(LONG))
+    failed = []
+
+    def report(program, result):
+        code, output = result
+        print(f"     Running {program.name} ({program.directory.name})\n{output}", flush=True)
+        if code != 0:
+            failed.append(program.name)
+
+    together = [] if options.alone else [program for program in programs if program.name not in ALONE]
+    with ThreadPoolExecutor(2) as pool:
+        running = {pool.submit(program.run, options.arguments): program for program in together}
+        for ended in as_completed(running):
+            report(running[ended], ended.result())
+    for program in programs:
+        if program not in together:
+            report(program, program.run(options.arguments))
+    for name in failed:
+        print(f"error: {name} failed")
+    sys.exit(bool(failed))
+
+
+main()
