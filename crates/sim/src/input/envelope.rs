@@ -145,34 +145,3 @@ fn without_priority(line: &[u8]) -> &[u8] {
         _ => line,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LINE: &str = r#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
-
-    #[test]
-    fn the_line_of_a_program_is_found_behind_what_collectors_put_in_front() {
-        for (front, envelope) in [
-            ("", Envelope::Plain),
-            ("2015-05-17T10:05:03.123456789Z stdout F ", Envelope::Cri),
-            ("2015-05-17T10:05:03.1+02:00 stderr F ", Envelope::Cri),
-            ("[pod/web-7d9/nginx] ", Envelope::Kubectl),
-            ("web-1  | ", Envelope::Compose),
-            ("<190>May 17 10:05:03 host nginx: ", Envelope::Syslog),
-            ("May  7 10:05:03 host nginx[71]: ", Envelope::Syslog),
-            ("2015-05-17T10:05:03+0200 host nginx[71]: ", Envelope::Syslog),
-            ("2015-05-17T10:05:03+02:00 host nginx[71]: ", Envelope::Syslog),
-            ("<190>1 2015-05-17T10:05:03Z host nginx 71 - - ", Envelope::Syslog),
-            ("<190>1 2015-05-17T10:05:03Z host nginx 71 access [a b=\"c\"] ", Envelope::Syslog),
-        ] {
-            let line = format!("{front}{LINE}");
-            let log = format!("{line}\n{line}\nnot a request\n");
-            assert_eq!(Envelope::detect(log.as_bytes()), envelope, "{line}");
-            assert_eq!(envelope.open(line.as_bytes()).as_deref(), Some(LINE.as_bytes()), "{line}");
-        }
-        let part = format!("2015-05-17T10:05:03Z stdout P {LINE}");
-        assert_eq!(Envelope::Cri.open(part.as_bytes()), None, "a part of a line is none");
-    }
-}
