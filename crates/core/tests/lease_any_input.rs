@@ -91,7 +91,7 @@ proptest! {
 #[test]
 fn an_allotment_of_an_endless_room_is_used_up() {
     let lease = Lease::new(Terms::leased(
-        Policy::fixed_window(Quota::new(100, Duration::from_secs(60)).unwrap()),
+        Policy::fixed_window(Quota::new(100, Duration::from_mins(1)).unwrap()),
         Nanos::from_secs(1),
     ));
     let request = Request { ahead: 10, ..lease.ask(1, Nanos::ZERO).request().unwrap() };
