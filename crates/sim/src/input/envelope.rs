@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::{format::Format, timestamp::parse_rfc3339};
+use super::{
+    format::Format,
+    timestamp::{MONTHS, parse_rfc3339},
+};
 
 /// The text in front of each line of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,9 +122,6 @@ fn first_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let lines = head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     lines.filter(|line| !line.is_empty()).take(100)
 }
-
-const MONTHS: [&[u8]; 12] =
-    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
 /// The text up to the next blank, and the text after it.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {

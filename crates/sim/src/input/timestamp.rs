@@ -6,7 +6,7 @@ use jiff::{Timestamp, civil::Date};
 use tidegate_core::Nanos;
 
 const SECOND: i128 = 1_000_000_000;
-const MONTHS: [&[u8]; 12] =
+pub(super) const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
 /// Parses `17/May/2015:10:05:03 +0000`, the form of access logs. A fraction of a second may follow the seconds, and
@@ -82,8 +82,13 @@ pub fn parse_unix(text: &str) -> Option<u64> {
 
 /// Writes a time as `2015-05-17 10:05:03` (UTC; whole seconds).
 pub fn write_utc(nanos: u64) -> String {
+    write_time(nanos, "%Y-%m-%d %H:%M:%S")
+}
+
+/// Writes a time (UTC) in a form that is described as for `strftime`.
+pub(crate) fn write_time(nanos: u64, form: &str) -> String {
     let time = Timestamp::from_nanosecond(nanos.into()).unwrap_or(Timestamp::UNIX_EPOCH);
-    time.strftime("%Y-%m-%d %H:%M:%S").to_string()
+    time.strftime(form).to_string()
 }
 
 /// Combines a date and a time of day in nanoseconds, if the date exists and the time is in range.

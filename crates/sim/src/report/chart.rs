@@ -8,7 +8,7 @@ use super::{
     format::{grouped, moment, percent, span},
 };
 use crate::{
-    input::write_utc,
+    input::write_time,
     replay::{Findings, Row, Timeline},
 };
 
@@ -130,14 +130,16 @@ fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
         if !timeline.has_dates {
             return span(std::time::Duration::from_nanos(time));
         }
-        let utc = write_utc(time);
-        if time.is_multiple_of(DAY) {
-            format!("{} {}", &utc[8..10], month(&utc[5..7]))
-        } else if step < MINUTE {
-            utc[11..].to_owned()
-        } else {
-            utc[11..16].to_owned()
-        }
+        write_time(
+            time,
+            if time.is_multiple_of(DAY) {
+                "%d %b"
+            } else if step < MINUTE {
+                "%T"
+            } else {
+                "%R"
+            },
+        )
     };
     let first = timeline.start.next_multiple_of(step);
     (0..=5)
@@ -145,12 +147,6 @@ fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
         .take_while(|time| *time <= end)
         .map(|time| (time, label(time)))
         .collect()
-}
-
-fn month(number: &str) -> &'static str {
-    const NAMES: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    number.parse().ok().and_then(|number: usize| NAMES.get(number.wrapping_sub(1)).copied()).unwrap_or("")
 }
 
 /// Two decimals are a hundredth of a pixel.
