@@ -46,7 +46,12 @@ fn markup_in_a_log_is_escaped() {
         !escaped.contains("<script>")
             && escaped.contains("&lt;script&gt;alert('x&quot;)&lt;/script&gt;&amp;")
     );
-    assert!(page("plain").contains("<p class=\"dim source\">plain</p>"));
+    let plain = page("plain");
+    assert!(
+        plain.starts_with("<!doctype html>\n<html lang=\"en\">") && plain.ends_with("</html>\n"),
+        "{plain}"
+    );
+    assert!(plain.contains("<p class=\"dim source\">plain</p>"));
     assert!(page("a\u{202e}b").contains("<p class=\"dim source\">a\\u{202e}b</p>"));
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, PreEscaped, html};
 
 use super::{
     Recommendation, Report, Suggested,
@@ -26,7 +26,7 @@ pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let Some(first) = report.findings.first() else { return Ok(()) };
     let source = printable(&report.source, 300);
     let page = html! {
-        (DOCTYPE)
+        (PreEscaped("<!doctype html>\n"))
         html lang="en" {
             head {
                 meta charset="utf-8";
