@@ -26,27 +26,3 @@ pub fn likest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>, mos
 fn lower(word: &str) -> String {
     word.chars().take(64).map(|c| c.to_ascii_lowercase()).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slip_of_the_finger_finds_what_was_meant() {
-        let options = ["burst", "slots", "max_wait", "first_hit", "closed"];
-        assert_eq!(nearest("burts", options), Some("burst"));
-        assert_eq!(nearest("first-hit", options), Some("first_hit"));
-        assert_eq!(nearest("maxwait", options), Some("max_wait"));
-        assert_eq!(nearest("Slot", options), Some("slots"));
-        assert_eq!(nearest("colour", options), None);
-        assert_eq!(nearest("", options), None);
-    }
-
-    #[test]
-    fn the_likest_come_first_and_are_few() {
-        let names = ["logins", "per-user", "per-ip", "everyone"];
-        assert_eq!(likest("per-usr", names, 2), ["per-user", "per-ip"]);
-        assert_eq!(likest("x", names, 0), [""; 0]);
-        assert_eq!(likest("x", [], 3), [""; 0]);
-    }
-}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Lasts, Nanos, Policy, Quota,
+    Algorithm, Debt, Lasts, MAX_LIMIT, Nanos, Policy, Quota, Share,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
@@ -95,5 +95,47 @@ fn permits_without_a_hold_are_kept_one_by_one() {
         assert!(policy.decide(&mut state, now, 1).is_allowed());
         policy.owe(&mut rebuilt, policy.debt(&state, now).unwrap());
         assert_eq!((policy.used(&rebuilt, now), rebuilt), (out, state));
+    }
+}
+
+#[test]
+fn a_share_is_never_less_than_what_is_used_and_exact_for_small_limits() {
+    for limit in [1, 2, 3, 10, 126, 127, 128, 200, 1_000, 65_537, MAX_LIMIT] {
+        assert_eq!(Share::of(0, limit), None);
+        let step = (limit / 1_000).max(1);
+        for used in (1..limit).step_by(step as usize) {
+            let share = Share::of(used, limit).unwrap();
+            let units = share.units(limit);
+            assert!(!share.is_exhausted() && units >= used && units < limit, "{used} of {limit}");
+            assert!(limit > 127 || units == used, "{used} of {limit}: {units}");
+            assert!(units - used <= limit / 126, "{used} of {limit}: {units}");
+        }
+        assert_eq!(Share::of(limit, limit), Some(Share::EXHAUSTED));
+        assert_eq!(Share::EXHAUSTED.units(limit), limit);
+    }
+    assert_eq!(Share::of(1, 0), Share::new(134), "without a bound");
+}
+
+#[test]
+fn use_above_the_limit_is_kept_up_to_twice_as_much() {
+    for limit in [1_u64, 3, 10, 127, 128, 60_000, 1 << 30] {
+        for used in (0..53).map(|bits| 1_u64 << bits).chain([MAX_LIMIT]).filter(|used| *used > limit) {
+            let share = Share::of(used, limit).unwrap();
+            assert!(share.is_exhausted() && share > Share::EXHAUSTED, "{used} of {limit}");
+            let units = share.units(limit);
+            assert!(units >= used && (units / 2 < used || used / 64 >= limit), "{used} of {limit}: {units}");
+            assert_eq!(Share::new(share.get()), Some(share));
+        }
+    }
+}
+
+#[test]
+fn a_debt_is_read_from_its_words_and_from_no_others() {
+    for lasts in [Lasts::Until(Nanos::from_secs(9)), Lasts::UntilReturned(u32::MAX)] {
+        let debt = Debt { share: Share::of(3, 10).unwrap(), lasts };
+        assert_eq!(Debt::from_words(debt.to_words()), Some(debt));
+    }
+    for words in [[0, 1], [135, 1], [1 << 9, 1], [1 << 8, 1], [1 << 8 | 1, 1 << 32]] {
+        assert_eq!(Debt::from_words(words), None);
     }
 }

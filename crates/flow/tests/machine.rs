@@ -12,6 +12,7 @@ use std::{
 use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, Gate, Guard, Machine, MachineWatch, ManualTimer, Resource, Sample,
+    cgroup::memory_limit,
     rules::{FlowRule, MemoryThreshold, Rules, SystemRule, Threshold},
 };
 
@@ -153,4 +154,132 @@ fn a_gate_that_is_built_to_watch_the_machine_has_a_sample_at_once_and_fails_wher
         .unwrap();
     assert!(gate.resource("r").enter().is_err(), "more than two bytes are in use");
     assert!(Gate::builder().watch_machine(Machine::at("/nowhere"), Duration::from_secs(1)).is_err());
+}
+
+#[test]
+fn a_machine_without_figures_is_an_error() {
+    let mut machine = Machine::at("/nowhere");
+    assert!(machine.look().is_err());
+    assert!(Gate::new().watch_machine(machine, Duration::from_secs(1)).is_err());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn this_machine_gives_sensible_figures() {
+    let sample = Machine::new().look().unwrap();
+    assert!((0.0..=1.0).contains(&sample.cpu) && sample.load >= 0.0 && sample.memory > 1 << 20, "{sample:?}");
+}
+
+/// A tree of files in its own directory, which is removed on drop: a machine that is idle, and its control groups.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new(name: &str, files: &[(&str, &str)]) -> Self {
+        let root = std::env::temp_dir().join(format!("tidegate-cgroup-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let tree = Self(root);
+        let machine = [
+            ("proc/loadavg", "0.10"),
+            ("proc/stat", "cpu 0 0 0 100 0 0 0 0"),
+            ("proc/meminfo", "MemTotal: 2000 kB\nMemAvailable: 1000 kB\n"),
+            ("proc/uptime", "100.00 50.00\n"),
+        ];
+        for (path, text) in machine.iter().chain(files) {
+            tree.write(path, text);
+        }
+        tree
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn machine(&self) -> Machine {
+        Machine::at(self.0.join("proc")).control_group(self.0.join("cgroup"))
+    }
+
+    fn limit(&self) -> Option<u64> {
+        memory_limit(&self.0.join("proc"), &self.0.join("cgroup"))
+    }
+
+    /// The CPU usage when the machine has been up for this time.
+    fn cpu(&self, machine: &mut Machine, uptime: &str) -> f64 {
+        self.write("proc/uptime", uptime);
+        machine.look().unwrap().cpu
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The memory in use of the machine itself.
+const OWN: u64 = 1_000 << 10;
+
+#[test]
+fn a_group_of_version_2_is_measured_by_its_own_limits() {
+    let tree = Tree::new(
+        "v2",
+        &[
+            ("proc/self/cgroup", "0::/pods/web\n"),
+            ("cgroup/pods/web/memory.max", "max\n"),
+            ("cgroup/pods/memory.max", "1000000\n"),
+            ("cgroup/pods/memory.current", "900000\n"),
+            ("cgroup/pods/memory.stat", "anon 5\ninactive_file 200000\n"),
+            ("cgroup/pods/web/cpu.max", "50000 100000\n"),
+            ("cgroup/pods/web/cpu.stat", "usage_usec 1000000\nuser_usec 5\n"),
+        ],
+    );
+    let mut machine = tree.machine();
+    let sample = machine.look().unwrap();
+    assert_eq!(sample.memory, 700_000, "the nearest group that has a limit");
+    assert_eq!((tree.limit(), sample.cpu.to_bits()), (Some(1_000_000), 0));
+    tree.write("cgroup/pods/web/cpu.stat", "usage_usec 1250000\n");
+    let quarter = tree.cpu(&mut machine, "101.00 50.00");
+    assert!((quarter - 0.5).abs() < 1e-9, "a quarter of a second, where half a second is allowed: {quarter}");
+    tree.write("cgroup/pods/web/cpu.stat", "usage_usec 9250000\n");
+    assert!((tree.cpu(&mut machine, "102.00 50.00") - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_group_of_version_1_is_measured_by_its_own_limits() {
+    let tree = Tree::new(
+        "v1",
+        &[
+            ("proc/self/cgroup", "4:memory:/docker/7\n3:cpu,cpuacct:/docker/7\n1:name=systemd:/x\n"),
+            ("cgroup/memory/memory.limit_in_bytes", "1000000\n"),
+            ("cgroup/memory/memory.usage_in_bytes", "500000\n"),
+            ("cgroup/memory/memory.stat", "total_inactive_file 100000\n"),
+            ("cgroup/cpu,cpuacct/docker/7/cpu.cfs_quota_us", "200000\n"),
+            ("cgroup/cpu,cpuacct/docker/7/cpu.cfs_period_us", "100000\n"),
+            ("cgroup/cpu,cpuacct/docker/7/cpuacct.usage", "1000000000\n"),
+        ],
+    );
+    let mut machine = tree.machine();
+    let sample = machine.look().unwrap();
+    assert_eq!((sample.memory, tree.limit(), sample.cpu.to_bits()), (400_000, Some(1_000_000), 0));
+    tree.write("cgroup/cpu,cpuacct/docker/7/cpuacct.usage", "2000000000\n");
+    assert!((tree.cpu(&mut machine, "101.00 50.00") - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn without_limits_the_machine_alone_counts() {
+    let tree = Tree::new(
+        "none",
+        &[("proc/self/cgroup", "0::/\n"), ("cgroup/memory.max", "max\n"), ("cgroup/cpu.max", "max 100000\n")],
+    );
+    let mut nowhere = Machine::at(tree.0.join("proc")).control_group("/nowhere");
+    for machine in [&mut tree.machine(), &mut nowhere] {
+        let first = machine.look().unwrap();
+        assert_eq!((first.memory, first.cpu.to_bits()), (OWN, 0));
+        // Half of the next ticks are not idle.
+        tree.write("proc/stat", "cpu 50 0 0 150 0 0 0 0");
+        assert!((machine.look().unwrap().cpu - 0.5).abs() < 1e-9);
+        tree.write("proc/stat", "cpu 0 0 0 100 0 0 0 0");
+    }
+    assert_eq!(tree.limit(), None);
 }

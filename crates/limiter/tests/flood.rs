@@ -5,8 +5,12 @@
 
 mod policies;
 
+use std::collections::HashMap;
+
+use proptest::prelude::*;
 use tidegate_limiter::{
-    Decision, KeyedBuilder, KeyedLimiter, Nanos, Policy, WhenFull, algorithm::TokenBucket,
+    Algorithm, Decision, DenialReason, Forgotten, KeyedBuilder, KeyedLimiter, Nanos, Policy, Quota, WhenFull,
+    algorithm::TokenBucket,
 };
 
 /// A multiple of an hour, so that all of a test lies in one window.
@@ -268,4 +272,111 @@ fn a_peek_agrees_with_the_decision_on_a_full_table() {
         assert!(denied >= 1_990 || policy.name() == "leaky-bucket", "{}: {denied} denied", policy.name());
         assert!(differ <= 40, "{}: {differ} of 2,000 peeks differ", policy.name());
     }
+}
+
+#[test]
+fn a_flood_of_made_up_keys_never_resets_a_limited_key() {
+    for policy in policies::denying("10/1h".parse().unwrap()) {
+        let limiter = limiter(policy, 256, |builder| builder);
+        assert!(limiter.acquire_at("mallory", 10, NOW).is_allowed());
+        for number in 0..20_000 {
+            // Each made-up key uses one unit, so none recovers within the hour.
+            let now = millis(number);
+            let _ = limiter.acquire_at(key(2, number), 1, now);
+            if number % 100 == 0 {
+                let again = limiter.acquire_at("mallory", 10, now);
+                assert!(again.is_denied(), "{} after {number}", policy.name());
+            }
+            assert!(limiter.stats().keys <= 256);
+        }
+        assert!(limiter.stats().evicted > 10_000, "{}: the flood had to push keys out", policy.name());
+    }
+}
+
+#[test]
+fn recovered_keys_are_evicted_first() {
+    let limiter = limiter(Policy::token_bucket("10/1s".parse().unwrap()), 1_000, |builder| builder);
+    for round in 0..50_u64 {
+        for number in 0..500 {
+            let _ = limiter.acquire_at(key(round as u8, number), 10, millis(10_000 * round));
+        }
+    }
+    let stats = limiter.stats();
+    assert_eq!(stats.evicted, 0, "half of the room was always free or recovered: {stats:?}");
+    assert!(stats.reclaimed > 20_000 && stats.keys <= 1_000);
+}
+
+#[test]
+fn up_to_the_bound_at_most_one_key_in_ten_thousand_is_evicted() {
+    for policy in policies("200/1h") {
+        let max_keys = if policy.words() > 100 { 2_000 } else { 100_000 };
+        let limiter = limiter(policy, max_keys, |builder| builder);
+        for number in 0..max_keys as u64 {
+            let _ = limiter.acquire_at(key(1, number), 1, NOW);
+        }
+        let stats = limiter.stats();
+        assert!(stats.evicted <= max_keys as u64 / 10_000, "{}: {stats:?}", policy.name());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Far more keys than places for records: what is admitted beyond the limits is what the figures say was forgotten.
+    #[test]
+    fn a_forgotten_key_gets_no_more_than_what_it_had_used(
+        requests in prop::collection::vec((0_u64..150, 1_u64..=3), 200..900), max_keys in 1_usize..4, which in 0_usize..5
+    ) {
+        let limiter = limiter(windows_and_bucket("3/1h")[which], max_keys, |builder| builder);
+        let mut admitted: HashMap<u64, u64> = HashMap::new();
+        for (number, cost) in requests {
+            if limiter.acquire_at(key(1, number), cost, NOW).is_allowed() {
+                *admitted.entry(number).or_default() += cost;
+            }
+        }
+        let beyond: u64 = admitted.values().map(|&used| used.saturating_sub(3)).sum();
+        let Forgotten { quarter, half, three_quarters, most, exhausted, .. } = limiter.stats().forgotten;
+        prop_assert_eq!((quarter, three_quarters), (0, 0), "of three units one is a half, two are most");
+        prop_assert!(beyond <= half + 2 * most + 3 * exhausted, "{} beyond {:?}", beyond, limiter.stats());
+    }
+
+    /// With `deny` no key is ever over, and a refused key gets in at the time that it was told.
+    #[test]
+    fn a_table_that_denies_forgets_no_exhausted_key(
+        requests in prop::collection::vec((0_u64..200, 0_u64..5), 300..900), max_keys in 1_usize..4, which in 0_usize..5
+    ) {
+        let policy = windows_and_bucket("3/1s")[which];
+        let limiter = limiter(policy, max_keys, |builder| builder.when_full(WhenFull::Deny));
+        let mut now = NOW;
+        let mut ends: HashMap<u64, Nanos> = HashMap::new();
+        for (number, gap) in requests {
+            now = now.saturating_add(Nanos::from_millis(gap));
+            let decision = limiter.acquire_at(key(1, number), 3, now);
+            if decision.is_allowed() {
+                let reset = now.saturating_add(decision.reset_after().into());
+                let before = ends.insert(number, reset);
+                // Counter and bucket recover bit by bit; with something left, a key may be forgotten.
+                prop_assert!(which >= 3 || before.is_none_or(|end| end <= now), "{} came again early", number);
+            } else if decision.reason() == Some(DenialReason::TableFull) {
+                let until = now.saturating_add(decision.retry_after().expect("a time").into());
+                prop_assert!(until > now);
+                let later = limiter.peek_at(key(1, number), 3, until);
+                prop_assert!(later.is_allowed(), "in at the time that it was told");
+                now = until;
+            }
+        }
+        prop_assert_eq!(limiter.stats().forgotten.exhausted, 0);
+    }
+}
+
+/// A policy of every algorithm that forgets all at once, then of those that do bit by bit.
+fn windows_and_bucket(quota: &str) -> [Policy; 5] {
+    let quota: Quota = quota.parse().unwrap();
+    [
+        Policy::fixed_window(quota),
+        Policy::sliding_log(quota).unwrap(),
+        Policy::sliding_window(quota),
+        Policy::sliding_counter(quota),
+        Policy::token_bucket(quota),
+    ]
 }

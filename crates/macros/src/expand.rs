@@ -227,53 +227,32 @@ fn last_is(path: &Path, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn refused(options: &str, function: &ItemFn) -> String {
+    fn expanded(options: &str, function: &str) -> syn::Result<TokenStream> {
         let options = syn::parse_str(options).expect("the options are well formed");
-        expand(&options, function).expect_err("it makes no sense").to_string()
+        expand(&options, &syn::parse_str(function).expect("the function is well formed"))
+    }
+
+    fn refused(options: &str, function: &str) -> String {
+        expanded(options, function).expect_err("it makes no sense").to_string()
     }
 
     #[test]
     fn a_function_whose_future_would_outlive_its_guard_is_refused() {
         let named = r#"resource = "r""#;
         for function in [
-            parse_quote!(
-                fn f(gate: &Gate) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-                    unreachable!()
-                }
-            ),
-            parse_quote!(
-                fn f(gate: &Gate) -> Box<dyn std::future::Future<Output = ()>> {
-                    unreachable!()
-                }
-            ),
-            parse_quote!(
-                fn f(gate: &Gate) -> futures::future::BoxFuture<'_, ()> {
-                    unreachable!()
-                }
-            ),
-            parse_quote!(
-                fn f(gate: &Gate) -> impl Future<Output = ()> + Send {
-                    unreachable!()
-                }
-            ),
+            "fn f(gate: &Gate) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> { unreachable!() }",
+            "fn f(gate: &Gate) -> Box<dyn std::future::Future<Output = ()>> { unreachable!() }",
+            "fn f(gate: &Gate) -> futures::future::BoxFuture<'_, ()> { unreachable!() }",
+            "fn f(gate: &Gate) -> impl Future<Output = ()> + Send { unreachable!() }",
         ] {
-            assert!(refused(named, &function).contains("make it an async fn"));
+            assert!(refused(named, function).contains("make it an async fn"));
         }
         // These futures are run by their receiver, as usual.
         for function in [
-            parse_quote!(
-                fn f(gate: &Gate) -> Result<Box<dyn Display>, Blocked> {
-                    unreachable!()
-                }
-            ),
-            parse_quote!(
-                async fn f(gate: &Gate) -> Result<Pin<Box<dyn Future<Output = ()>>>, Blocked> {
-                    unreachable!()
-                }
-            ),
+            "fn f(gate: &Gate) -> Result<Box<dyn Display>, Blocked> { unreachable!() }",
+            "async fn f(gate: &Gate) -> Result<Pin<Box<dyn Future<Output = ()>>>, Blocked> { unreachable!() }",
         ] {
-            let options = syn::parse_str(named).expect("the options are well formed");
-            assert!(expand(&options, &function).is_ok());
+            assert!(expanded(named, function).is_ok());
         }
     }
 
@@ -281,74 +260,20 @@ mod tests {
     fn what_cannot_be_guarded_says_what_to_do() {
         let named = r#"resource = "r""#;
         for (options, function, says) in [
-            (
-                named,
-                parse_quote!(
-                    fn f(gate: &Gate) -> impl Display {
-                        7
-                    }
-                ),
-                "must name its return type",
-            ),
-            (
-                named,
-                parse_quote!(
-                    fn f(gate: &Gate) -> Result<impl Display, Blocked> {
-                        Ok(7)
-                    }
-                ),
-                "must name",
-            ),
-            (
-                named,
-                parse_quote!(
-                    fn f(gate: &Gate) -> (u8, Vec<impl Display>) {
-                        unreachable!()
-                    }
-                ),
-                "must name",
-            ),
-            (
-                named,
-                parse_quote!(
-                    const fn f(gate: &Gate) -> Result<(), Blocked> {
-                        Ok(())
-                    }
-                ),
-                "cannot be const",
-            ),
-            (
-                named,
-                parse_quote!(
-                    fn f() -> Result<(), Blocked> {
-                        Ok(())
-                    }
-                ),
-                "the function has no gate",
-            ),
-            (
-                "",
-                parse_quote!(
-                    fn f(gate: &Gate) {}
-                ),
-                "name a resource",
-            ),
-            (
-                r#"resource = "r", handle = h"#,
-                parse_quote!(
-                    fn f(gate: &Gate) {}
-                ),
-                "or a handle",
-            ),
+            (named, "fn f(gate: &Gate) -> impl Display { 7 }", "must name its return type"),
+            (named, "fn f(gate: &Gate) -> Result<impl Display, Blocked> { Ok(7) }", "must name"),
+            (named, "fn f(gate: &Gate) -> (u8, Vec<impl Display>) { unreachable!() }", "must name"),
+            (named, "const fn f(gate: &Gate) -> Result<(), Blocked> { Ok(()) }", "cannot be const"),
+            (named, "fn f() -> Result<(), Blocked> { Ok(()) }", "the function has no gate"),
+            ("", "fn f(gate: &Gate) {}", "name a resource"),
+            (r#"resource = "r", handle = h"#, "fn f(gate: &Gate) {}", "or a handle"),
             (
                 r#"resource = "r", fallback = g"#,
-                parse_quote!(
-                    fn f(gate: &Gate, (a, b): (u8, u8)) {}
-                ),
+                "fn f(gate: &Gate, (a, b): (u8, u8)) {}",
                 "arguments with plain names",
             ),
         ] {
-            let said = refused(options, &function);
+            let said = refused(options, function);
             assert!(said.contains(says), "{said}");
         }
         let unknown = syn::parse_str::<Options>(r#"resuorce = "r""#).err().expect("there is no such option");

@@ -126,29 +126,3 @@ pub enum SpecError {
     )]
     InFlight(&'static str),
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_core::Quota;
-
-    #[test]
-    fn a_name_alone_is_the_algorithm_with_its_defaults() {
-        let quota = Quota::per_second(10);
-        for spec in AlgorithmSpec::all() {
-            assert_eq!(spec.label().parse(), Ok(spec.clone()));
-            assert_eq!(spec.policy(quota).unwrap().name(), spec.label());
-        }
-    }
-
-    #[test]
-    fn a_mistake_is_named_with_a_hint() {
-        let message = |text: &str| AlgorithmSpec::parse_list(text).unwrap_err().to_string();
-        assert!(message("sliding-log,windows").contains("`windows`; choose from fixed-window, sliding-log"));
-        assert!(message("token-bucket:slots=3").contains("token-bucket has no option `slots`; it has burst"));
-        assert!(message("sliding-window:slots=x").contains("whole number"));
-        assert!(message("leaky-bucket:max-wait=5").contains("`max-wait` wants a duration"));
-        assert!(message("concurrency").contains("in flight"));
-        assert!(message("").contains("choose from"));
-    }
-}

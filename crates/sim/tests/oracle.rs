@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Nanos, Quota};
 use tidegate_sim::{
-    AlgorithmSpec, Findings, Goal, Progress, Row, SuggestError, Trial, Workload,
+    AlgorithmSpec, Findings, Goal, Progress, Row, SuggestError, Trial, Workload, heat_map,
     input::By,
     replay, suggest,
     workload::{Arrival, Synthetic, Trace, TraceBuilder, Traffic},
@@ -317,4 +317,42 @@ fn a_delay_is_told_and_the_request_counts_when_it_came() {
     let delays = row.delays.unwrap();
     assert_eq!((delays.delayed, delays.longest), (2, Duration::from_secs(2)));
     assert_eq!(delays.mean(), Duration::from_millis(1_500));
+}
+
+#[test]
+fn the_only_key_is_shown_as_if_it_were_replayed() {
+    let mut builder = TraceBuilder::new(By::GLOBAL);
+    for at in 0..500 {
+        assert!(builder.push(b"", at * at * 40_000_000, 1 + at as u32 % 3));
+    }
+    let trace = builder.build(false, 0);
+    let specs = AlgorithmSpec::parse_list("sliding-window,token-bucket").expect("known algorithms");
+    let trial = Trial::new("5/10s".parse().expect("a quota"), &specs).expect("they suit it");
+    let mut findings =
+        replay(&trace, std::slice::from_ref(&trial), threads(1), &Progress::default()).remove(0);
+    let told = heat_map(&trace, &trial, &findings);
+    assert!(told.keys[0].iter().any(|&(requests, denied)| denied > 0 && denied < requests));
+    // Of several keys, each is replayed.
+    findings.keys = 2;
+    assert_eq!(heat_map(&trace, &trial, &findings), told);
+}
+
+#[test]
+fn a_name_alone_is_the_algorithm_with_its_defaults() {
+    let quota = Quota::per_second(10);
+    for spec in AlgorithmSpec::all() {
+        assert_eq!(spec.label().parse(), Ok(spec.clone()));
+        assert_eq!(spec.policy(quota).unwrap().name(), spec.label());
+    }
+}
+
+#[test]
+fn a_mistake_is_named_with_a_hint() {
+    let message = |text: &str| AlgorithmSpec::parse_list(text).unwrap_err().to_string();
+    assert!(message("sliding-log,windows").contains("`windows`; choose from fixed-window, sliding-log"));
+    assert!(message("token-bucket:slots=3").contains("token-bucket has no option `slots`; it has burst"));
+    assert!(message("sliding-window:slots=x").contains("whole number"));
+    assert!(message("leaky-bucket:max-wait=5").contains("`max-wait` wants a duration"));
+    assert!(message("concurrency").contains("in flight"));
+    assert!(message("").contains("choose from"));
 }

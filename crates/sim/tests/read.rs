@@ -1,10 +1,14 @@
-//! Logs on disk, read as the command reads them.
+//! Logs on disk, read as the command reads them, and packed ones.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use tidegate_sim::{
     Progress, Workload,
-    input::{Format, InputError, LineError, Loaded, Options, Source, TimeField, read},
+    input::{Format, InputError, LineError, Loaded, Options, Source, TimeField, read, unpack},
 };
 
 /// A file of its own for each test.
@@ -137,10 +141,114 @@ fn an_unreadable_log_is_refused_with_the_known_formats() {
 fn a_cut_archive_is_an_error_that_says_where() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     for _ in 0..10_000 {
-        std::io::Write::write_all(&mut packed, ACCESS.as_bytes()).unwrap();
+        packed.write_all(ACCESS.as_bytes()).unwrap();
     }
     let packed = packed.finish().unwrap();
     let error = load(&[file("cut.log.gz", &packed[..packed.len() / 2])], &Options::default()).unwrap_err();
     assert!(matches!(error, InputError::Read { after: 1.., .. }), "{error}");
     assert!(error.to_string().contains("cut.log.gz after line"), "{error}");
+}
+
+fn texts(packed: &[u8]) -> io::Result<Vec<String>> {
+    let mut texts = Vec::new();
+    unpack(packed, |input| {
+        let mut text = String::new();
+        input.read_to_string(&mut text)?;
+        texts.push(text);
+        Ok::<(), io::Error>(())
+    })?;
+    Ok(texts)
+}
+
+fn text(packed: &[u8]) -> io::Result<String> {
+    texts(packed).map(|texts| texts.concat())
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(text).unwrap();
+    packed.finish().unwrap()
+}
+
+fn bzip2(text: &[u8]) -> Vec<u8> {
+    let mut packed = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+    packed.write_all(text).unwrap();
+    packed.finish().unwrap()
+}
+
+fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, text) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(text.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, name, *text).unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+/// `printf '1 2 3\n' | zstd` and `| xz`.
+const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd\x04\x58\x31\x00\x00\x31\x20\x32\x20\x33\x0a\x2a\x71\x24\x71";
+const XZ: &[u8] = b"\xfd\x37\x7a\x58\x5a\x00\x00\x04\xe6\xd6\xb4\x46\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3\x01\x00\x05\x31\x20\x32\x20\x33\x0a\x00\x00\x00\xe3\x4d\x3a\x5d\x05\xc7\x88\x46\x00\x01\x1e\x06\xc1\x2f\xa4\x1d\x1f\xb6\xf3\x7d\x01\x00\x00\x00\x00\x04\x59\x5a";
+
+#[test]
+fn the_same_text_comes_out_of_every_wrapping() {
+    let plain = b"1 2 3\n";
+    let tar = archive(&[("workload.txt", plain)]);
+    for packed in [
+        plain.to_vec(),
+        gzip(plain),
+        bzip2(plain),
+        ZSTD.to_vec(),
+        XZ.to_vec(),
+        tar.clone(),
+        gzip(&tar),
+        bzip2(&gzip(&tar)),
+        gzip(&archive(&[("log.zst", ZSTD)])),
+    ] {
+        assert_eq!(text(&packed).unwrap(), "1 2 3\n");
+    }
+}
+
+#[test]
+fn members_after_the_first_are_read_too() {
+    for packed in [[gzip(b"1 2 3\n"), gzip(b"two\n")], [bzip2(b"1 2 3\n"), bzip2(b"two\n")]] {
+        assert_eq!(text(&packed.concat()).unwrap(), "1 2 3\ntwo\n");
+    }
+    for packed in [ZSTD, XZ] {
+        assert_eq!(text(&packed.repeat(2)).unwrap(), "1 2 3\n1 2 3\n");
+    }
+}
+
+#[test]
+fn every_file_of_an_archive_is_a_text_of_its_own() {
+    let tar = archive(&[("a.log", b"one"), ("b.log.gz", &gzip(b"two")), ("c/d.log", b"three")]);
+    assert_eq!(texts(&tar).unwrap(), ["one", "two", "three"]);
+}
+
+#[test]
+fn an_empty_file_is_empty_text() {
+    assert_eq!(text(b"").unwrap(), "");
+}
+
+#[test]
+fn a_cut_file_is_an_error_and_not_a_short_text() {
+    let tar = archive(&[("a.log", &[b'x'; 2_000])]);
+    for packed in [&gzip(b"some lines of text\n")[..], &bzip2(b"some lines of text\n"), ZSTD, XZ] {
+        assert!(text(&packed[..packed.len() - 5]).is_err());
+    }
+    assert!(text(&tar[..1_000]).is_err());
+}
+
+#[test]
+fn a_format_that_is_not_read_says_how_to_pipe_it() {
+    let error = text(b"PK\x03\x04....").unwrap_err();
+    assert!(error.to_string().contains("unzip -p FILE |"), "{error}");
+}
+
+#[test]
+fn archives_nested_too_deep_are_refused() {
+    let deep = |layers| (0..layers).fold(b"text".to_vec(), |inner, _| gzip(&inner));
+    assert_eq!(text(&deep(4)).unwrap(), "text");
+    assert_eq!(text(&deep(5)).unwrap_err().kind(), io::ErrorKind::InvalidData);
 }

@@ -159,42 +159,9 @@ pub fn quota(policy: &Policy) -> (u64, Per) {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::{
-        Quota, Standing,
-        algorithm::{Concurrency, SlidingLog, SlidingWindow, TokenBucket},
-    };
+    use tidegate_core::Standing;
 
     use super::*;
-
-    #[test]
-    fn every_policy_tells_the_quota_that_it_was_made_from() {
-        let quota = |text: &str| text.parse::<Quota>().expect("the quota is well formed");
-        let told = |policy: Policy| {
-            let mut text = String::new();
-            let (quota, per) = super::quota(&policy);
-            write_policy(&mut text, "x", quota, per);
-            text
-        };
-        let whole = quota("100/1m");
-        let log = SlidingLog::new(whole).expect("the log is short");
-        for policy in [
-            Policy::fixed_window(whole),
-            log.into(),
-            log.closed().into(),
-            SlidingWindow::new(whole).into(),
-            Policy::sliding_counter(whole),
-            Policy::token_bucket(whole),
-            Policy::leaky_bucket(whole),
-        ] {
-            assert_eq!(told(policy), "\"x\";q=100;w=60", "{policy:?}");
-        }
-        assert_eq!(told(Policy::fixed_window(quota("3/500ms"))), "\"x\";q=3");
-        let bucket = TokenBucket::new(whole).burst(10).expect("the burst is small");
-        assert_eq!(told(bucket.into()), "\"x\";q=10;w=6");
-        let third = TokenBucket::new(quota("3/1s")).burst(1).expect("it is small");
-        assert_eq!(told(third.into()), "\"x\";q=1");
-        assert_eq!(told(Concurrency::new(5).into()), "\"x\";q=5;qu=\"concurrent-requests\"");
-    }
 
     #[test]
     fn a_long_value_is_whole() {
@@ -211,21 +178,5 @@ mod tests {
             expected.extend_from_slice(format!("{comma}\"{name}\";r={remaining};t=0").as_bytes());
             assert_eq!(line[..], expected[..]);
         }
-    }
-
-    #[test]
-    fn a_list_has_commas_and_times_are_rounded_up() {
-        let mut text = String::new();
-        write_state(
-            &mut text,
-            "a",
-            &Decision::allow(Standing { limit: 5, room: 4, unit: 1, reset_after: 1_000_000_001 }),
-        );
-        write_state(
-            &mut text,
-            "b",
-            &Decision::deny_for_good(Standing { limit: 5, room: 0, unit: 1, reset_after: u64::MAX }),
-        );
-        assert_eq!(text, "\"a\";r=4;t=2, \"b\";r=0");
     }
 }

@@ -41,22 +41,3 @@ macro_rules! text {
 
 text!(Policy, "`token-bucket:burst=20 10/1s`");
 text!(Quota, "`10/1s`");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_policy_is_the_same_after_a_round_trip_and_a_mistake_is_told() {
-        for text in ["\"token-bucket:burst=20 10/1s\"", "\"sliding-log 5/1m\"", "\"concurrency 7\""] {
-            let policy: Policy = serde_json::from_str(text).unwrap();
-            let again: Policy = serde_json::from_str(&serde_json::to_string(&policy).unwrap()).unwrap();
-            assert_eq!(again, policy, "{text}");
-        }
-        assert_eq!(serde_json::to_string(&Quota::per_minute(5)).unwrap(), "\"5/1m\"");
-        let mistake = serde_json::from_str::<Policy>("\"token-bucket 10\"").unwrap_err();
-        assert!(!mistake.to_string().is_empty());
-        let number = serde_json::from_str::<Quota>("5").unwrap_err();
-        assert!(number.to_string().contains("a text such as `10/1s`"), "{number}");
-    }
-}

@@ -173,32 +173,6 @@ mod tests {
     }
 
     #[test]
-    fn a_line_reads_back_as_it_was_written() {
-        let line = MetricLine { at_ms: 1_529_998_904_000, pass: 3, rt_ms: 7, ..MetricLine::default() };
-        let line = MetricLine { resource: "/foo/*".into(), ..line };
-        assert_eq!(line.to_string(), "1529998904000|2018-06-26 07:41:44|/foo/*|3|0|0|0|7|0|0|0");
-        assert_eq!(line.to_string().parse(), Ok(line));
-        assert_eq!("1|2|3".parse::<MetricLine>(), Err(ParseLineError::Fields(3)));
-        assert!("x|d|r|1|2|3|4|5|6|7|8".parse::<MetricLine>().is_err());
-    }
-
-    #[test]
-    fn lines_of_older_writers_with_eight_to_ten_fields_are_read() {
-        let whole = "1529998904000|2018-06-26 07:41:44|/foo|3|2|1|4|7|5|6|8";
-        let line: MetricLine = whole.parse().unwrap();
-        let of = |fields: usize| {
-            let text: Vec<&str> = whole.split('|').take(fields).collect();
-            text.join("|").parse::<MetricLine>()
-        };
-        assert_eq!(of(11), Ok(line.clone()));
-        assert_eq!(of(10), Ok(MetricLine { class: 0, ..line.clone() }));
-        assert_eq!(of(9), Ok(MetricLine { class: 0, concurrency: 0, ..line.clone() }));
-        assert_eq!(of(8), Ok(MetricLine { class: 0, concurrency: 0, occupied: 0, ..line }));
-        assert_eq!(of(7), Err(ParseLineError::Fields(7)));
-        assert_eq!(format!("{whole}|9").parse::<MetricLine>(), Err(ParseLineError::Fields(12)));
-    }
-
-    #[test]
     fn separators_in_a_name_are_escaped() {
         let second = Slot {
             start: tidegate_core::Nanos::from_secs(1),

@@ -9,28 +9,6 @@ use super::KeyedLimiter;
 const NOW: Nanos = Nanos::from_secs(7_200);
 
 #[test]
-fn a_change_of_policy_moves_each_key_when_it_is_next_used() {
-    let limiter = KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(3))).clock(()).build().unwrap();
-    let keys = || (0..10_000_u64).map(u64::to_le_bytes);
-    for key in keys() {
-        assert!(limiter.acquire_at(key, 2, NOW).is_allowed());
-    }
-    let change = limiter.set_policy_at(Policy::sliding_counter(Quota::per_hour(3)), NOW).unwrap();
-    assert_eq!(limiter.stats().keys, 0, "nothing has moved yet");
-    for key in keys().take(100) {
-        assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), 1, "what was used is seen where it is");
-        assert!(limiter.acquire_at(key, 2, NOW).is_denied() && limiter.acquire_at(key, 1, NOW).is_allowed());
-    }
-    assert_eq!(limiter.stats().keys, 100);
-    assert!(change.step_at(NOW), "there is more");
-    change.finish_at(NOW);
-    assert_eq!(limiter.stats().keys, 10_000);
-    for (at, key) in keys().enumerate() {
-        assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), u64::from(at >= 100));
-    }
-}
-
-#[test]
 fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
     let limiter = KeyedLimiter::builder(Policy::token_bucket(Quota::per_hour(7)))
         .max_keys(64)
@@ -106,23 +84,4 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
         assert!(limiter.acquire_at(key, left, NOW).is_allowed());
         assert!(limiter.acquire_at(key, 1, NOW).is_denied());
     }
-}
-
-#[test]
-fn evicted_keys_keep_their_debts_through_unfinished_changes() {
-    let quota = Quota::per_hour(3);
-    let limiter = KeyedLimiter::builder(Policy::fixed_window(quota)).max_keys(100).clock(()).build().unwrap();
-    for key in 0..300_u64 {
-        assert!(limiter.acquire_at(key.to_le_bytes(), 3, NOW).is_allowed());
-    }
-    for policy in
-        [Policy::sliding_counter(quota), Policy::fixed_window(quota), Policy::sliding_counter(quota)]
-    {
-        limiter.set_policy_at(policy, NOW).unwrap();
-        for key in (0..300_u64).step_by(3) {
-            assert!(limiter.acquire_at(key.to_le_bytes(), 1, NOW).is_denied());
-        }
-    }
-    assert!((0..300_u64).all(|key| limiter.acquire_at(key.to_le_bytes(), 1, NOW).is_denied()));
-    assert_eq!(limiter.stats().forgotten.total(), 0);
 }

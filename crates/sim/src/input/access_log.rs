@@ -280,7 +280,3 @@ pub(super) fn split_url(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let host = &host[..memchr(b':', host).unwrap_or(host.len())];
     (Some(host), if path.is_empty() { b"/" } else { path })
 }
-
-#[cfg(test)]
-#[path = "access_log_tests.rs"]
-mod tests;

@@ -32,32 +32,3 @@ pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
 pub(super) fn is_address(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| text.parse::<IpAddr>().is_ok())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_ipv6_client_is_its_first_64_bits_however_it_is_written() {
-        for text in
-            ["2001:db8:1:2::9", "2001:DB8:1:2:3:4:5:6", "[2001:db8:1:2::9]:443", "2001:0db8:0001:0002::1"]
-        {
-            assert_eq!(client(text.as_bytes()), &b"2001:db8:1:2::/64"[..], "{text}");
-        }
-        assert_eq!(client(b"::1"), &b"::/64"[..]);
-    }
-
-    #[test]
-    fn an_ipv4_client_is_its_whole_address_without_a_port() {
-        for text in ["10.0.0.1", "10.0.0.1:5678", "::ffff:10.0.0.1", "[::ffff:10.0.0.1]:80"] {
-            assert_eq!(client(text.as_bytes()), &b"10.0.0.1"[..], "{text}");
-        }
-    }
-
-    #[test]
-    fn a_client_that_is_not_an_address_is_its_own_key() {
-        for text in ["crawler.example.com", "-", "unix:", "a:b:c", ""] {
-            assert_eq!(client(text.as_bytes()), text.as_bytes());
-        }
-    }
-}

@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::{format::Format, timestamp::parse_rfc3339};
+use super::{
+    format::Format,
+    timestamp::{MONTHS, parse_rfc3339},
+};
 
 /// The text in front of each line of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,9 +123,6 @@ fn first_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines.filter(|line| !line.is_empty()).take(100)
 }
 
-const MONTHS: [&[u8]; 12] =
-    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
-
 /// The text up to the next blank, and the text after it.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = text.iter().position(|&byte| byte == b' ')?;
@@ -143,36 +143,5 @@ fn without_priority(line: &[u8]) -> &[u8] {
     match (line.first(), end(line)) {
         (Some(b'<'), Some(end)) if end > 1 && line[1..end].iter().all(u8::is_ascii_digit) => &line[end + 1..],
         _ => line,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LINE: &str = r#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
-
-    #[test]
-    fn the_line_of_a_program_is_found_behind_what_collectors_put_in_front() {
-        for (front, envelope) in [
-            ("", Envelope::Plain),
-            ("2015-05-17T10:05:03.123456789Z stdout F ", Envelope::Cri),
-            ("2015-05-17T10:05:03.1+02:00 stderr F ", Envelope::Cri),
-            ("[pod/web-7d9/nginx] ", Envelope::Kubectl),
-            ("web-1  | ", Envelope::Compose),
-            ("<190>May 17 10:05:03 host nginx: ", Envelope::Syslog),
-            ("May  7 10:05:03 host nginx[71]: ", Envelope::Syslog),
-            ("2015-05-17T10:05:03+0200 host nginx[71]: ", Envelope::Syslog),
-            ("2015-05-17T10:05:03+02:00 host nginx[71]: ", Envelope::Syslog),
-            ("<190>1 2015-05-17T10:05:03Z host nginx 71 - - ", Envelope::Syslog),
-            ("<190>1 2015-05-17T10:05:03Z host nginx 71 access [a b=\"c\"] ", Envelope::Syslog),
-        ] {
-            let line = format!("{front}{LINE}");
-            let log = format!("{line}\n{line}\nnot a request\n");
-            assert_eq!(Envelope::detect(log.as_bytes()), envelope, "{line}");
-            assert_eq!(envelope.open(line.as_bytes()).as_deref(), Some(LINE.as_bytes()), "{line}");
-        }
-        let part = format!("2015-05-17T10:05:03Z stdout P {LINE}");
-        assert_eq!(Envelope::Cri.open(part.as_bytes()), None, "a part of a line is none");
     }
 }

@@ -132,37 +132,3 @@ impl Filter {
             && !self.exclude.iter().any(|condition| condition.fits(request))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// A star takes any number of bytes: every way is tried.
-    fn naive(pattern: &[u8], text: &[u8]) -> bool {
-        match pattern {
-            [] => text.is_empty(),
-            [b'*', rest @ ..] => (0..=text.len()).any(|from| naive(rest, &text[from..])),
-            [byte, rest @ ..] => text.first() == Some(byte) && naive(rest, &text[1..]),
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_pattern_fits_what_trying_every_way_fits(pattern in "[ab*]{0,8}", text in "[ab]{0,10}") {
-            prop_assert_eq!(fits(pattern.as_bytes(), text.as_bytes()), naive(pattern.as_bytes(), text.as_bytes()));
-        }
-    }
-
-    #[test]
-    fn a_moment_is_a_day_a_time_or_what_the_log_writes() {
-        let may = Moment(1_431_857_103_000_000_000);
-        for text in
-            ["2015-05-17T10:05:03Z", "2015-05-17 12:05:03+02:00", "17/May/2015:10:05:03 +0000", "1431857103"]
-        {
-            assert_eq!(text.parse(), Ok(may), "{text}");
-        }
-        assert_eq!("2015-05-17T10:05".parse(), Ok(Moment(may.0 - 3_000_000_000)));
-        assert_eq!("yesterday".parse::<Moment>(), Err(MomentError));
-    }
-}

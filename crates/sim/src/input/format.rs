@@ -141,35 +141,3 @@ impl FromStr for Format {
     "choose common, combined, vhost_combined, envoy, alb or haproxy (access logs), jsonl, logfmt, w3c, csv, or rate; or leave it out to have it detected"
 )]
 pub struct UnknownFormat;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn detect(head: &[u8]) -> Option<Format> {
-        Format::detect(
-            head.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()),
-        )
-    }
-
-    #[test]
-    fn the_format_is_detected_from_most_of_the_first_lines() {
-        let access = br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
-        assert_eq!(detect(&[b"# a comment\n\n", &access[..]].concat()), Some(Format::AccessLog));
-        let vhost = [b"www.example.com:80 ", &access[..]].concat();
-        assert_eq!(detect(&vhost), Some(Format::VhostCombined));
-        let envoy =
-            br#"[2015-05-17T10:05:03.250Z] "GET / HTTP/2" 200 - 0 5 1 1 "-" "curl" "id" "h" "tcp://h""#;
-        assert_eq!(detect(envoy), Some(Format::Envoy));
-        let alb = br#"h2 2015-05-17T10:05:03.1Z app/x 1.2.3.4:9 10.0.0.1:80 0 0 0 200 200 0 57 "GET https://h/ HTTP/2" "curl""#;
-        assert_eq!(detect(alb), Some(Format::Alb));
-        assert_eq!(detect(b"{\"time\":1}\n{\"ti"), Some(Format::JsonLines));
-        assert_eq!(detect(b"1 0 0 3\n5 5"), Some(Format::Rate));
-        assert_eq!(detect(b"once upon\na time"), None);
-        // Words in front of the client would otherwise be taken for the client.
-        for front in ["app INFO access ", "web-1 : ", "x y z | "] {
-            assert_eq!(detect(&[front.as_bytes(), &access[..]].concat()), None, "{front}");
-        }
-        assert_eq!(detect(b"  \n\n"), None);
-    }
-}

@@ -28,6 +28,7 @@ pub use read::{
     Lines, Loaded, LoadedLimits, Options, Selected, Selector, Source, read, read_limits, read_lines,
 };
 pub use record::TimeField;
+pub(crate) use timestamp::write_time;
 pub use timestamp::{parse_access_log_time, parse_rfc3339, parse_unix, write_utc};
 pub use unpack::unpack;
 

@@ -148,12 +148,10 @@ pub fn read(sources: &[Source], options: &Options, progress: &Progress) -> Resul
         Ok(vec![Target::new(Vec::new(), by, true)])
     };
     let reading = read_all(sources, options, progress, targets)?;
-    let (format, lines, excluded) = (reading.format, reading.lines, reading.excluded);
-    let spread = options.spread;
-    let (mut targets, unparsed) = (reading.targets, reading.unparsed);
+    let Reading { format, lines, unparsed, excluded, mut targets, .. } = reading;
     let target = targets.remove(0);
     let by = target.by.clone();
-    Ok(Loaded { trace: target.finish(format, spread), format, by, lines, unparsed, excluded })
+    Ok(Loaded { trace: target.finish(format, options.spread), format, by, lines, unparsed, excluded })
 }
 
 /// Reads sources once for several limits, each with its own selection of requests.
@@ -291,21 +289,11 @@ fn read_all<'a>(
 }
 
 /// Why reading stops early.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum Stopped {
-    Stream(io::Error),
-    Log(InputError),
-}
-
-impl From<io::Error> for Stopped {
-    fn from(error: io::Error) -> Self {
-        Self::Stream(error)
-    }
-}
-
-impl From<InputError> for Stopped {
-    fn from(error: InputError) -> Self {
-        Self::Log(error)
-    }
+    Stream(#[from] io::Error),
+    Log(#[from] InputError),
 }
 
 /// The destination of requests.
@@ -518,13 +506,10 @@ impl<'a> Reading<'a> {
 }
 
 /// Why a line is not counted.
+#[derive(Debug, thiserror::Error)]
 enum Unread {
-    Line(LineError),
+    #[error(transparent)]
+    Line(#[from] LineError),
+    #[error("too many keys")]
     TooManyKeys,
-}
-
-impl From<LineError> for Unread {
-    fn from(error: LineError) -> Self {
-        Self::Line(error)
-    }
 }

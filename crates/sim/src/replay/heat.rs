@@ -59,29 +59,3 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
     };
     HeatMap { algorithm, keys: findings.most_denied.iter().map(row).collect() }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::num::NonZeroUsize;
-
-    use super::*;
-    use crate::{AlgorithmSpec, Progress, input::By, replay, workload::TraceBuilder};
-
-    #[test]
-    fn the_only_key_is_shown_as_if_it_were_replayed() {
-        let mut builder = TraceBuilder::new(By::GLOBAL);
-        for at in 0..500 {
-            assert!(builder.push(b"", at * at * 40_000_000, 1 + at as u32 % 3));
-        }
-        let trace = builder.build(false, 0);
-        let specs = AlgorithmSpec::parse_list("sliding-window,token-bucket").expect("known algorithms");
-        let trial = Trial::new("5/10s".parse().expect("a quota"), &specs).expect("they suit it");
-        let mut findings =
-            replay(&trace, std::slice::from_ref(&trial), NonZeroUsize::MIN, &Progress::default()).remove(0);
-        let told = heat_map(&trace, &trial, &findings);
-        assert!(told.keys[0].iter().any(|&(requests, denied)| denied > 0 && denied < requests));
-        // Of several keys, each is replayed.
-        findings.keys = 2;
-        assert_eq!(heat_map(&trace, &trial, &findings), told);
-    }
-}

@@ -85,6 +85,12 @@ impl BusiestWindow {
         Self { window: survey.window(), percentiles: percentiles.into() }
     }
 
+    /// Each share with its number of requests.
+    fn listed(&self) -> String {
+        let each = |(share, most): &(u64, u64)| format!("{} {}", Self::name(*share), grouped(*most));
+        self.percentiles.iter().map(each).collect::<Vec<_>>().join(", ")
+    }
+
     /// `p99`, or `most` for the busiest key.
     fn name(share: u64) -> String {
         match share {
@@ -112,7 +118,7 @@ impl Report {
     fn limit(&self, trial: usize) -> String {
         let quota = self.findings.get(trial).map(|findings| findings.quota.to_string()).unwrap_or_default();
         match self.limits.get(trial) {
-            Some(name) => format!("{name} ({quota})"),
+            Some(name) => format!("{} ({quota})", printable(name, 200)),
             None => quota,
         }
     }

@@ -8,7 +8,7 @@ use std::{
 use tidegate_core::Quota;
 
 use super::{
-    BusiestWindow, Report,
+    Report,
     escape::printable,
     format::{grouped, moment, percent, percentage, span},
     shared,
@@ -84,10 +84,8 @@ fn write_suggested(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let rows: Vec<Vec<String>> = suggested.found.iter().map(row).collect();
     write_columns(out, &rows, &[Left, Right, Left])?;
     for busiest in &suggested.busiest {
-        let each = |(share, most): &(u64, u64)| format!("{} {}", BusiestWindow::name(*share), grouped(*most));
-        let percentiles: Vec<String> = busiest.percentiles.iter().map(each).collect();
         let window = span(busiest.window);
-        writeln!(out, "requests of a key in its busiest {window}: {}", percentiles.join(", "))?;
+        writeln!(out, "requests of a key in its busiest {window}: {}", busiest.listed())?;
     }
     let Some(recommended) = &suggested.recommended else { return writeln!(out) };
     writeln!(out, "\nto begin with, as a line of a rules file:\n  {}", recommended.yaml)?;
@@ -104,41 +102,55 @@ fn write_suggested(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out)
 }
 
+/// The heads of the columns of [`cells`].
+pub(super) const HEADS: [&str; 9] = [
+    "limit",
+    "algorithm",
+    "admitted",
+    "denied",
+    "",
+    "keys denied",
+    "wrongly admitted",
+    "wrongly denied",
+    "worst window",
+];
+
+/// The numbers of one algorithm in one trial.
+pub(super) fn cells(report: &Report, trial: usize, findings: &Findings, row: &Row) -> [String; 9] {
+    [
+        report.limit(trial),
+        row.algorithm.clone(),
+        grouped(row.admitted),
+        grouped(row.denied),
+        percent(row.denied, findings.requests),
+        grouped(row.denied_keys),
+        grouped(row.wrongly_admitted),
+        grouped(row.wrongly_denied),
+        grouped(row.worst_window),
+    ]
+}
+
 fn write_trials(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let heads = [
-        "limit",
-        "algorithm",
-        "admitted",
-        "denied",
-        "",
-        "keys denied",
-        "wrongly admitted",
-        "wrongly denied",
-        "worst window",
-    ];
-    let row = |trial: usize, findings: &Findings, row: &Row| {
-        vec![
-            report.limit(trial),
-            row.algorithm.clone(),
-            grouped(row.admitted),
-            grouped(row.denied),
-            percent(row.denied, findings.requests),
-            grouped(row.denied_keys),
-            grouped(row.wrongly_admitted),
-            grouped(row.wrongly_denied),
-            grouped(row.worst_window),
-        ]
-    };
-    let rows = report.rows().map(|(trial, findings, each)| row(trial, findings, each));
-    let rows: Vec<_> = iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect();
-    write_columns(out, &rows, &[Left, Left, Right, Right, Right, Right, Right, Right, Right])
+    let rows = report.rows().map(|(trial, findings, row)| cells(report, trial, findings, row));
+    write_columns(
+        out,
+        &with_heads(HEADS, rows),
+        &[Left, Left, Right, Right, Right, Right, Right, Right, Right],
+    )
+}
+
+fn with_heads<const N: usize>(
+    heads: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> Vec<Vec<String>> {
+    iter::once(heads.map(str::to_owned)).chain(rows).map(Vec::from).collect()
 }
 
 /// Writes what sharing costs, if nodes share the limits.
 fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let Some((fleet, rows)) = shared::rows(report) else { return Ok(()) };
     writeln!(out, "\n{}:", shared::describe(&fleet))?;
-    let rows: Vec<_> = iter::once(shared::HEADS.map(str::to_owned)).chain(rows).map(Vec::from).collect();
+    let rows = with_heads(shared::HEADS, rows);
     write_columns(out, &rows, &[Left, Left, Left, Right, Right, Right, Right, Right, Right])
 }
 

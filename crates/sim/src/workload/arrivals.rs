@@ -186,52 +186,6 @@ pub(super) fn binomial(random: &mut Xoshiro256PlusPlus, count: u64, share: f64) 
 mod tests {
     use super::*;
 
-    const HOUR: Duration = Duration::from_hours(1);
-
-    fn times(seed: u64, count: u64, arrival: Arrival) -> Vec<u64> {
-        Arrivals::new(seed, count, HOUR, arrival).collect()
-    }
-
-    /// Variance over mean of the counts in the seconds of the hour: about 1 for a Poisson process.
-    fn dispersion(times: &[u64]) -> f64 {
-        let mut counts = vec![0.0_f64; 3_600];
-        for time in times {
-            counts[(time / 1_000_000_000) as usize] += 1.0;
-        }
-        let mean = times.len() as f64 / 3_600.0;
-        counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / 3_600.0 / mean
-    }
-
-    #[test]
-    fn exactly_as_many_requests_come_as_asked_for_and_in_order() {
-        for arrival in [Arrival::Poisson, Arrival::BURSTY] {
-            for count in [0, 1, 2, 127, 128, 129, 5_000] {
-                let times = times(7, count, arrival);
-                assert_eq!(times.len() as u64, count);
-                assert!(times.is_sorted() && times.iter().all(|time| u128::from(*time) < HOUR.as_nanos()));
-            }
-        }
-    }
-
-    #[test]
-    fn a_seed_makes_the_same_times_again_and_another_seed_others() {
-        for arrival in [Arrival::Poisson, Arrival::BURSTY] {
-            assert_eq!(times(1, 1_000, arrival), times(1, 1_000, arrival));
-            assert_ne!(times(1, 1_000, arrival), times(2, 1_000, arrival));
-        }
-    }
-
-    #[test]
-    fn poisson_counts_vary_as_much_as_their_mean_and_bursty_ones_far_more() {
-        for seed in 0..5 {
-            // The variance of the dispersion itself is 2 / 3600: 0.15 is more than six standard deviations.
-            let smooth = dispersion(&times(seed, 100_000, Arrival::Poisson));
-            assert!((smooth - 1.0).abs() < 0.15, "{smooth}");
-            let bursty = dispersion(&times(seed, 100_000, Arrival::BURSTY));
-            assert!(bursty > 10.0, "{bursty}");
-        }
-    }
-
     #[test]
     fn few_and_many_are_dealt_by_the_same_law() {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(11);
@@ -257,15 +211,5 @@ mod tests {
         let mut crowd = Arrivals::new(3, 1_000_000_000, Duration::from_nanos(2), Arrival::Poisson);
         assert!(crowd.by_ref().take(1_000_000).all(|time| time < 2));
         assert!(crowd.drawn.len() + crowd.pending.len() < 200);
-    }
-
-    #[test]
-    fn arrivals_are_read_as_they_are_written() {
-        for arrival in [Arrival::Poisson, Arrival::BURSTY, Arrival::Bursty { bias: 0.9 }] {
-            assert_eq!(arrival.to_string().parse(), Ok(arrival));
-        }
-        assert_eq!("bursty=1".parse::<Arrival>(), Err(ParseArrivalError::Bias));
-        assert_eq!("bursty=nan".parse::<Arrival>(), Err(ParseArrivalError::Bias));
-        assert_eq!("smooth".parse::<Arrival>(), Err(ParseArrivalError::Unknown));
     }
 }

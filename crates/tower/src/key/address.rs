@@ -129,34 +129,3 @@ pub(super) const fn usual_prefix() -> u8 {
 pub(super) fn key(address: IpAddr, prefix: u8) -> Vec<u8> {
     tidegate_core::address_key(address, prefix).into_bytes()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(text: &str) -> IpAddr {
-        text.parse().expect("the address is well formed")
-    }
-
-    fn text(key: Vec<u8>) -> String {
-        String::from_utf8(key).expect("a key of an address is text")
-    }
-
-    #[test]
-    fn an_address_counts_as_the_client_that_has_it() {
-        let key = |address| text(address_key(parsed(address)));
-        assert_eq!(key("192.0.2.7"), "192.0.2.7");
-        assert_eq!(key("::ffff:192.0.2.7"), "192.0.2.7");
-        assert_eq!(key("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
-        assert_eq!(key("2001:db8:1:2::9"), "2001:db8:1:2::/64");
-    }
-
-    #[test]
-    fn any_prefix_of_an_ipv6_address_can_name_a_client() {
-        let key = |prefix| text(super::key(parsed("2001:db8:1:2:3:4:5:6"), prefix));
-        assert_eq!(key(0), "::/0");
-        assert_eq!(key(48), "2001:db8:1::/48");
-        assert_eq!(key(127), "2001:db8:1:2:3:4:5:6/127");
-        assert_eq!([128, 255].map(key), ["2001:db8:1:2:3:4:5:6"; 2]);
-    }
-}

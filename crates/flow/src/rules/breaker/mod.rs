@@ -330,8 +330,5 @@ fn named(state: u64) -> BreakerState {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests;
-
 #[cfg(all(test, loom))]
 mod loom_tests;
