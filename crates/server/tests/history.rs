@@ -138,9 +138,19 @@ fn an_invalid_request_is_answered_with_advice() {
         ("/v1/history?limit=per-user&n=0", 400, "`n` must be a whole number"),
         ("/v1/limits?recent=901", 400, "from 0 to 900"),
         ("/v1/limits?all=1", 400, "no field `all`: recent"),
+        ("/v1/limits?recent=", 400, "from 0 to 900"),
+        ("/v1/limits?recent=-1", 400, "from 0 to 900"),
+        ("/v1/limits?recent=x", 400, "from 0 to 900"),
+        ("/v1/history?n=1&n=2", 400, "`n` twice"),
+        ("/v1/history?limit=%FF", 400, "not UTF-8"),
     ] {
         let refused = server.get(path);
         assert!(refused.status == status && refused.body.contains(why), "{path}: {refused:?}");
+    }
+    for path in
+        ["/v1/history?limit=per%2Duser&n=3", "/v1/history?&n=1&limit=per-user", "/v1/limits?recent=900"]
+    {
+        assert_eq!(server.get(path).status, 200, "{path}");
     }
     let off = Running::with_rules_and("history-off", RULES, |options| options.history_memory = 0);
     for path in ["/v1/history", "/v1/history?limit=all"] {

@@ -409,9 +409,42 @@ fn errors_name_their_position_and_what_to_do() {
     let long = format!(r#"{{"limit":"per-user","key":"{}"}}"#, "x".repeat(1025));
     let fits = format!(r#"{{"limit":"per-user","key":"{}"}}"#, "é".repeat(512));
     assert_eq!(acquire(&server, &fits).status, 200);
+    let many = format!("{{\"all\":[{}]}}", vec![r#"{"limit":"a"}"#; MAX_ALL + 1].join(","));
     for (path, body, status, told) in [
-        ("/v1/acquire", r#"{"limit":"per-user""#, 400, "not JSON"),
+        ("/v1/acquire", r#"{"limit":"per-user""#, 400, "the body is not JSON: EOF"),
+        ("/v1/acquire", r#"{"limit":"a"} x"#, 400, "the body is not JSON: trailing"),
         ("/v1/acquire", "", 400, "the body is empty"),
+        ("/v1/acquire", "[1]", 400, "expected"),
+        ("/v1/acquire", r#"{"key":"k"}"#, 400, "missing field `limit`"),
+        ("/v1/acquire", r#"{"limit":5}"#, 400, "#/limit"),
+        ("/v1/acquire", r#"{"limit":"a","key":5}"#, 400, "#/key"),
+        ("/v1/acquire", r#"{"limit":"a","cost":1.5}"#, 400, "`1.5`, expected a whole number"),
+        (
+            "/v1/acquire",
+            r#"{"limit":"a","cost":9007199254740992}"#,
+            400,
+            "`9007199254740992`, expected a whole number",
+        ),
+        ("/v1/acquire", r#"{"limit":"a","cost":"3"}"#, 400, "#/cost"),
+        (
+            "/v1/acquire",
+            r#"{"limit":"a","costs":3}"#,
+            400,
+            "unknown field `costs`, expected one of `limit`, `key`, `cost`",
+        ),
+        ("/v1/acquire", r#"{"all":[]}"#, 400, "at least one"),
+        ("/v1/acquire", r#"{"all":[{"limit":"a"},{"limit":"b","cost":-1}]}"#, 400, "#/all/1/cost"),
+        ("/v1/acquire", r#"{"all":[3]}"#, 400, "#/all/0"),
+        ("/v1/acquire", r#"{"all":[{"key":"a"}]}"#, 400, "#/all/0"),
+        ("/v1/acquire", r#"{"all":[{"limit":"a"}],"limit":"b"}"#, 400, "belong inside the objects of `all`"),
+        ("/v1/acquire", &many, 400, "at most 32"),
+        // No form takes a field twice.
+        ("/v1/acquire", r#"{"limit":"a","cost":1,"cost":2}"#, 400, "duplicate field"),
+        ("/v1/acquire", r#"{"limit":"a","limit":"b"}"#, 400, "duplicate field"),
+        ("/v1/acquire", r#"{"all":[{"limit":"a","key":"k","key":"l"}]}"#, 400, "duplicate field"),
+        ("/v1/acquire", r#"{"all":[{"limit":"a"}],"all":[{"limit":"b"}]}"#, 400, "duplicate field"),
+        ("/v1/block", r#"{"limit":"a","key":"k","for":"1s","for":"2s"}"#, 400, "duplicate field"),
+        ("/v1/unblock", r#"{"limit":"a","limit":"a"}"#, 400, "duplicate field"),
         ("/v1/acquire", r#"{"limit":"per-usr","key":"a"}"#, 404, "the nearest names are: per-user"),
         ("/v1/acquire", r#"{"limit":"per-user"}"#, 400, "give a key"),
         ("/v1/acquire", r#"{"limit":"per-user","key":null}"#, 400, "give a key"),
@@ -419,7 +452,7 @@ fn errors_name_their_position_and_what_to_do() {
             "/v1/acquire",
             r#"{"limit":"per-user","key":"a","cost":-1}"#,
             400,
-            "whole number from 0 to 9007199254740991",
+            "`-1`, expected a whole number from 0 to 9007199254740991",
         ),
         ("/v1/acquire", &long, 400, "the key has 1025 bytes; at most 1024"),
         ("/v1/acquire", r#"{"all":[{"limit":"everyone"},{"limit":"x"}]}"#, 404, "#/all/1/limit"),
@@ -538,6 +571,44 @@ fn a_check_by_a_proxy_gets_200_or_429_with_the_header_fields() {
         assert_eq!(server.get(&format!("/v1/check/{path}")).status, 204, "{path}");
     }
     assert_eq!(server.get("/v1/check/per-user?errors=deny").status, 400);
+}
+
+#[test]
+fn a_proxy_can_use_the_query_or_header_fields_and_each_once() {
+    let server = Running::with_rules("http-in-head", RULES);
+    let ask = |target: &str, fields: &str| {
+        let path = format!("/v1/check/{target}");
+        let mut proxy = server.connect_for(&path);
+        // One byte for each character.
+        let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
+        proxy.write(&head.chars().map(|c| u8::try_from(c).unwrap()).collect::<Vec<_>>());
+        proxy.read()
+    };
+    // A key is any bytes, and an empty one is a key.
+    for (target, fields, remaining) in [
+        ("per-user?key=x%20%FF+y&cost=3", "", 0),
+        ("per-user?cost=0", "x-tidegate-key: x \u{ff}+y\r\n", 0),
+        ("per-user?key=", "x-tidegate-cost: 2\r\n", 1),
+        ("per-user?key=&cost=0", "", 1),
+        ("per-user", "x-tidegate-key: 10.0.0.1\r\n", 2),
+        ("per-user?key=10.0.0.1&cost=0", "", 2),
+    ] {
+        let told = ask(target, fields);
+        let state = format!("\"per-user\";r={remaining};");
+        assert!(told.header("ratelimit").is_some_and(|told| told.starts_with(&state)), "{target}: {told:?}");
+    }
+    for (query, fields, why) in [
+        ("key=b&key=c", "", "`key` twice"),
+        ("key=b", "x-tidegate-key: c\r\n", "keep one"),
+        ("keys=b", "", "no field `keys`"),
+        ("cost=-1", "", "whole number"),
+        ("cost=9007199254740992", "", "whole number"),
+        ("denied=200", "", "403 or 429"),
+        ("errors=deny", "", "`admit`"),
+    ] {
+        let refused = ask(&format!("per-user?{query}"), fields);
+        assert!(refused.status == 400 && refused.body.contains(why), "{query}: {refused:?}");
+    }
 }
 
 #[test]

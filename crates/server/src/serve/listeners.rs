@@ -151,7 +151,7 @@ impl Listeners<'_> {
         };
         let door = security.door("spoe", address, false)?;
         let stats = Arc::new(SpoeStats::default());
-        metrics.add_spoe(Arc::clone(&stats));
+        metrics.add(Arc::clone(&stats) as _);
         let connections = self.accept("spoe", listener, options.max_connections, &stats.connections);
         let agent = Agent { service: Arc::clone(self.service), door, stats };
         self.serving.spawn(spoe::serve(connections, agent, security.of("spoe"), self.stopped.clone()));
@@ -166,7 +166,7 @@ impl Listeners<'_> {
         };
         let door = self.security.door_by_address(NAME, address)?;
         let stats = Arc::new(SentinelStats::default());
-        metrics.add_sentinel(Arc::clone(&stats));
+        metrics.add(Arc::clone(&stats) as _);
         let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
         let server = TokenServer::new(Arc::clone(self.service), options.sentinel_max_qps, door, stats);
         self.serving.spawn(sentinel::serve(connections, server, self.stopped.clone()));
@@ -187,7 +187,7 @@ impl Listeners<'_> {
         };
         let door = self.security.door_by_address(NAME, address)?;
         let stats = Arc::new(DashboardStats::default());
-        metrics.add_dashboard(Arc::clone(&stats));
+        metrics.add(Arc::clone(&stats) as _);
         let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
         let (flow, service) = (Arc::clone(flow), Arc::clone(self.service));
         let networks = options.sentinel_dashboard_networks.clone();

@@ -160,7 +160,7 @@ impl Server {
         let security = ListenerSecurity::open(&options)?;
         let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
         if let Some(tls) = &security.tls {
-            metrics.add_tls(Arc::clone(tls));
+            metrics.add(Arc::clone(tls) as _);
         }
         let mut listeners = Listeners {
             options: &options,

@@ -19,41 +19,41 @@ use crate::{
 };
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ReserveRequest {
+pub struct ReserveRequest {
     #[prost(string, tag = "1")]
-    domain: String,
+    pub domain: String,
     #[prost(message, repeated, tag = "2")]
-    descriptors: Vec<RateLimitDescriptor>,
+    pub descriptors: Vec<RateLimitDescriptor>,
     #[prost(uint64, tag = "3")]
-    amount: u64,
+    pub amount: u64,
     #[prost(message, optional, tag = "4")]
-    ttl: Option<protobuf::Duration>,
+    pub ttl: Option<protobuf::Duration>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ReserveResponse {
+pub struct ReserveResponse {
     #[prost(enumeration = "Code", tag = "1")]
-    code: i32,
+    pub code: i32,
     #[prost(string, tag = "2")]
-    reservation_id: String,
+    pub reservation_id: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct CommitRequest {
+pub struct CommitRequest {
     #[prost(string, tag = "1")]
-    domain: String,
+    pub domain: String,
     #[prost(message, repeated, tag = "2")]
-    descriptors: Vec<RateLimitDescriptor>,
+    pub descriptors: Vec<RateLimitDescriptor>,
     #[prost(string, tag = "3")]
-    reservation_id: String,
+    pub reservation_id: String,
     #[prost(uint64, tag = "4")]
-    actual_amount: u64,
+    pub actual_amount: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct CommitResponse {
+pub struct CommitResponse {
     #[prost(bool, tag = "1")]
-    reservation_released: bool,
+    pub reservation_released: bool,
 }
 
 impl Client {

@@ -7,6 +7,7 @@ mod harness;
 mod attack;
 mod charges;
 mod client;
+mod descriptors;
 #[cfg(feature = "servers")]
 mod interop;
 mod kuadrant;

@@ -242,34 +242,6 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_too_small_for_the_limits_is_refused_with_advice() {
-        let rules = |text: &str| rules::parse(text).unwrap();
-        let capacity = |bytes| Capacity { max_keys: 1 << 20, max_memory: Some(bytes), ..Capacity::from(0) };
-        let text = "limits: [{name: a, limit: 1/1h, max_keys: 1000000}, {name: b, limit: 1/1h}]";
-        let refused = Limits::new(rules(text), capacity(1 << 20), |_| None, Nanos::ZERO).err().unwrap();
-        assert!(refused.to_string().contains("raise max_memory"), "{refused}");
-        // The rules can set it, too, but the option takes precedence.
-        let text = "max_memory: 1MiB\nlimits: [{name: b, limit: 1/1h}]";
-        let limits = Limits::new(rules(text), 1 << 20, |_| None, Nanos::ZERO).unwrap();
-        assert_eq!(limits.max_memory(), Some(1 << 20));
-        let limits = Limits::new(rules(text), capacity(2 << 20), |_| None, Nanos::ZERO).unwrap();
-        assert_eq!(limits.max_memory(), Some(2 << 20));
-        // What the container has comes last.
-        let container =
-            |max_memory| Capacity { max_memory, container: Some(3 << 20), ..Capacity::from(1 << 20) };
-        let alone = "limits: [{name: b, limit: 1/1h}]";
-        for (text, option, expected) in [(alone, None, 3), (text, None, 1), (text, Some(2 << 20), 2)] {
-            let limits = Limits::new(rules(text), container(option), |_| None, Nanos::ZERO).unwrap();
-            assert_eq!(limits.max_memory(), Some(expected << 20));
-        }
-        for bad in ["0", "much", "1.5GiB", "5MB5", "99999999999TiB"] {
-            let problems =
-                rules::parse(&format!("max_memory: {bad}\nlimits: [{{name: b, limit: 1/1h}}]")).unwrap_err();
-            assert!(problems[0].to_string().contains("512MiB"), "{bad}: {}", problems[0]);
-        }
-    }
-
-    #[test]
     fn a_change_of_the_rules_under_load_never_admits_a_key_twice() {
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(7_200)));
         let service = sharing(4, MEMORY, &clock);

@@ -28,7 +28,7 @@ use crate::{
     decide::{
         limits::Limit,
         refusal::MOST_OVERRIDES,
-        service::{Operation, Operator, Refusal},
+        service::{Operation, Operator},
     },
     listen::access::Rights,
     observe::{audit::Action, metrics::Format},
@@ -98,7 +98,7 @@ pub(super) async fn run(
             });
             // A panic has already logged itself.
             if let Some(done) = done.await.unwrap_or(Some(Ok(true))) {
-                done.map_err(refused)?;
+                done?;
             } else {
                 let by = by(named.note.as_deref());
                 operate(app, &named.limit, named.key.as_deref(), &Operation::Reset, &by).await?;
@@ -139,11 +139,7 @@ async fn operate(
     operation: &Operation,
     by: &Operator<'_>,
 ) -> Result<bool, Refused> {
-    app.service.operate(limit.as_bytes(), key.map(str::as_bytes), operation, by).await.map_err(refused)
-}
-
-fn refused(refusal: Refusal) -> Refused {
-    Problem::from_refusal(refusal, "#").into()
+    Ok(app.service.operate(limit.as_bytes(), key.map(str::as_bytes), operation, by).await?)
 }
 
 /// Reloads the rules, waits for the result, and records this action if they are in force.

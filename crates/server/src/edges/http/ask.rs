@@ -412,10 +412,6 @@ mod tests {
         assert_eq!(shown("abcdefghijklmnoéé"), "abcdefghijklmno");
     }
 
-    fn detail(body: &str) -> String {
-        asks(body.as_bytes()).unwrap_err().problem().to_json().to_string()
-    }
-
     #[test]
     fn the_default_cost_is_one_and_a_key_is_optional() {
         let text = |text| Text(Cow::Borrowed(text));
@@ -433,80 +429,6 @@ mod tests {
         };
         assert!(matches!(ask.limit, Text(Cow::Borrowed("a"))));
         assert_eq!(ask.key.as_deref(), Some("xé\n"));
-    }
-
-    #[test]
-    fn errors_name_their_position() {
-        for (body, told) in [
-            (r#"{"limit":"a""#, "the body is not JSON: EOF"),
-            (r#"{"limit":"a"} x"#, "the body is not JSON: trailing"),
-            ("", "the body is empty"),
-            ("[1]", "expected"),
-            (r#"{"key":"k"}"#, "missing field `limit`"),
-            (r#"{"limit":5}"#, "#/limit"),
-            (r#"{"limit":"a","key":5}"#, "#/key"),
-            (r#"{"limit":"a","cost":-1}"#, "`-1`, expected a whole number from 0 to 9007199254740991"),
-            (r#"{"limit":"a","cost":1.5}"#, "`1.5`, expected a whole number"),
-            (r#"{"limit":"a","cost":9007199254740992}"#, "`9007199254740992`, expected a whole number"),
-            (r#"{"limit":"a","cost":"3"}"#, "#/cost"),
-            (r#"{"limit":"a","costs":3}"#, "unknown field `costs`, expected one of `limit`, `key`, `cost`"),
-            (r#"{"all":[]}"#, "at least one"),
-            (r#"{"all":[{"limit":"a"},{"limit":"b","cost":-1}]}"#, "#/all/1/cost"),
-            (r#"{"all":[3]}"#, "#/all/0"),
-            (r#"{"all":[{"key":"a"}]}"#, "#/all/0"),
-            (r#"{"all":[{"limit":"a"}],"limit":"b"}"#, "belong inside the objects of `all`"),
-        ] {
-            assert!(detail(body).contains(told), "{body}: {}", detail(body));
-        }
-        let many = format!("{{\"all\":[{}]}}", vec![r#"{"limit":"a"}"#; MAX_ALL + 1].join(","));
-        assert!(detail(&many).contains("at most 32"));
-    }
-
-    #[test]
-    fn a_field_given_twice_is_refused_in_every_form() {
-        for body in [
-            r#"{"limit":"a","cost":1,"cost":2}"#,
-            r#"{"limit":"a","limit":"b"}"#,
-            r#"{"all":[{"limit":"a","key":"k","key":"l"}]}"#,
-            r#"{"all":[{"limit":"a"}],"all":[{"limit":"b"}]}"#,
-        ] {
-            assert!(detail(body).contains("duplicate field"), "{body}: {}", detail(body));
-        }
-        assert!(read::<Block>(br#"{"limit":"a","key":"k","for":"1s","for":"2s"}"#).is_err());
-        assert!(read::<Named>(br#"{"limit":"a","limit":"a"}"#).is_err());
-    }
-
-    #[test]
-    fn a_proxy_can_use_the_query_or_headers_and_each_field_once() {
-        let head = |uri: &str, fields: &[(&str, &str)]| {
-            let request =
-                fields.iter().fold(http::Request::get(uri), |head, (name, value)| head.header(*name, *value));
-            request.body(()).unwrap()
-        };
-        let read = |request: &http::Request<()>| {
-            let InHead { limit, key, cost, .. } =
-                in_head(request).map_err(|refused| refused.problem().to_json()["detail"].to_string())?;
-            Ok((limit.to_owned(), key.map(Cow::into_owned), cost))
-        };
-        let told =
-            |key: Option<&[u8]>, cost| Ok::<_, String>(("a".to_owned(), key.map(<[u8]>::to_vec), cost));
-        assert_eq!(read(&head("/v1/check/a", &[])), told(None, 1));
-        assert_eq!(read(&head("/v1/check/a?key=x%20%FF+y&cost=3", &[])), told(Some(b"x \xff+y"), 3));
-        assert_eq!(read(&head("/v1/check/a?key=", &[("x-tidegate-cost", "0")])), told(Some(b""), 0));
-        assert_eq!(read(&head("/v1/check/a", &[("x-tidegate-key", "10.0.0.1")])), told(Some(b"10.0.0.1"), 1));
-        for (uri, field, why) in [
-            ("/v1/check/a?key=b&key=c", None, "`key` twice"),
-            ("/v1/check/a?key=b", Some("c"), "keep one"),
-            ("/v1/check/a?keys=b", None, "no field `keys`"),
-            ("/v1/check/a?cost=-1", None, "whole number"),
-            ("/v1/check/a?cost=9007199254740992", None, "whole number"),
-            ("/v1/check/a?denied=200", None, "403 or 429"),
-            ("/v1/check/a?errors=deny", None, "`admit`"),
-        ] {
-            let fields: Vec<_> = field.iter().map(|value| ("x-tidegate-key", *value)).collect();
-            let error = read(&head(uri, &fields)).unwrap_err();
-            assert!(error.contains(why), "{uri}: {error}");
-        }
     }
 
     proptest::proptest! {

@@ -50,12 +50,11 @@ pub(super) fn answer(
 }
 
 fn of_limit(app: &App, limit: &str, asked: &Asked) -> Result<Response<Body>, Refused> {
-    let refused = |refusal| Problem::from_refusal(refusal, "#");
     let limits = app.service.limits();
-    let spec = resolve(&limits, limit.as_bytes(), Some(&[])).map_err(refused)?.limit.spec();
+    let spec = resolve(&limits, limit.as_bytes(), Some(&[]))?.limit.spec();
     let history = app.service.history();
     let told = history.of(&spec.name, asked.step, asked.most);
-    let told = told.ok_or_else(|| refused(Refusal::NoHistory { limit: spec.name.clone() }))?;
+    let told = told.ok_or_else(|| Refusal::NoHistory { limit: spec.name.clone() })?;
     let mut body = json!({
         "limit_name": spec.name,
         "step_seconds": told.step,
@@ -74,9 +73,8 @@ fn of_limit(app: &App, limit: &str, asked: &Asked) -> Result<Response<Body>, Ref
 
 fn of_answers(app: &App, asked: &Asked) -> Result<Response<Body>, Refused> {
     let history = app.service.history();
-    let told = history
-        .latency(asked.step, asked.most)
-        .ok_or_else(|| Problem::from_refusal(Refusal::NoHistory { limit: String::new() }, "#"))?;
+    let told =
+        history.latency(asked.step, asked.most).ok_or_else(|| Refusal::NoHistory { limit: String::new() })?;
     Ok(answer::json(&json!({
         "step_seconds": told.step,
         "end": told.end,

@@ -110,8 +110,7 @@ async fn explain(
     permitted(name)?;
     let (service, bytes) = (&app.service, key.as_deref().map(str::as_bytes));
     let ask = Ask { limit: name.as_bytes(), key: bytes, cost: 1 };
-    let answered = service.decide(ask, Act::Peek, service.now()).await;
-    let answered = answered.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+    let answered = service.decide(ask, Act::Peek, service.now()).await?;
     let (limit, decision, key) = (&answered.limit, answered.decision, key.as_deref().unwrap_or_default());
     let (spec, ms) = (limit.spec(), |span: std::time::Duration| span.as_nanos().div_ceil(1_000_000) as u64);
     let own = limit.runtime_override(key);

@@ -187,6 +187,13 @@ impl Refused {
     }
 }
 
+/// For a request with only one limit, which no list contains.
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Problem::from_refusal(refusal, "#").into()
+    }
+}
+
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
         Self(Box::new(problem))

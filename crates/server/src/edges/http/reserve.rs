@@ -27,7 +27,6 @@ pub(super) async fn run(
     permitted: &impl Fn(&str) -> Result<(), Problem>,
 ) -> Result<Response<Body>, Refused> {
     let service = &app.service;
-    let refuse = |why: ReservationError| Problem::from_refusal(Refusal::Reservation(why), "#");
     match endpoint {
         Endpoint::Reserve => {
             let body: Reserve<'_> = ask::read(body)?;
@@ -47,20 +46,20 @@ pub(super) async fn run(
         Endpoint::Extend => {
             let Costs { id, costs } = ask::read(body)?;
             let id = owned(app, &id, permitted).await?;
-            let joint = service.extend(id, &costs, service.now()).await;
-            let joint = joint.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            let joint = service.extend(id, &costs, service.now()).await?;
             Ok(app.for_vendor(&joint.answers, answer::all(&joint, None)))
         }
         Endpoint::Settle => {
             let Costs { id, costs } = ask::read(body)?;
             let id = owned(app, &id, permitted).await?;
-            let first = service.settle(id, Some(&costs), service.now()).await.map_err(refuse)?;
+            let first =
+                service.settle(id, Some(&costs), service.now()).await.map_err(Refusal::Reservation)?;
             Ok(answer::json(&json!({"settled": first})))
         }
         _ => {
             let Reserved { id } = ask::read(body)?;
             let id = owned(app, &id, permitted).await?;
-            let first = service.settle(id, None, service.now()).await.map_err(refuse)?;
+            let first = service.settle(id, None, service.now()).await.map_err(Refusal::Reservation)?;
             Ok(answer::json(&json!({"cancelled": first})))
         }
     }

@@ -196,8 +196,7 @@ async fn run(
             if act == Act::Refund {
                 refuse_to_refund_rates(app, &ask, rights.as_deref())?;
             }
-            let answer = app.service.decide(ask.question(), act, app.service.now()).await;
-            let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            let answer = app.service.decide(ask.question(), act, app.service.now()).await?;
             if let (Act::Refund, Some(rights)) = (act, &rights) {
                 app.service.record_refund(&rights.name, &answer.limit, &answer.key, ask.cost);
             }
@@ -217,8 +216,7 @@ async fn check(
     let ask = ask::in_head(request)?;
     permitted(ask.limit)?;
     let asked = service::Ask { limit: ask.limit.as_bytes(), key: ask.key.as_deref(), cost: ask.cost };
-    let answer = app.service.decide(asked, Act::Take, app.service.now()).await;
-    let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+    let answer = app.service.decide(asked, Act::Take, app.service.now()).await?;
     // A proxy wants only the head: nginx closes a connection on which a body is left.
     let mut response = app.one(&answer, None);
     response.headers_mut().remove(header::CONTENT_TYPE);
@@ -263,8 +261,7 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Respons
     match asks {
         Asks::One(ask) => {
             let act = if takes { Act::Take } else { Act::Peek };
-            let answer = service.decide(ask.question(), act, service.now()).await;
-            let answer = answer.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+            let answer = service.decide(ask.question(), act, service.now()).await?;
             Ok(app.one(&answer, status))
         }
         Asks::All(all) => {

@@ -41,8 +41,7 @@ pub(super) fn answer(
     let limit = query::needed(limit.as_ref(), "limit")?;
     permitted(limit)?;
     let most = query::number(n.as_deref(), "n", USUAL, 1..=100_000)?;
-    let top = app.service.top(limit.as_bytes(), most, app.service.now());
-    let top = top.map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+    let top = app.service.top(limit.as_bytes(), most, app.service.now())?;
     Ok(answer::json(&json!({
         "limit_name": limit,
         // How long the keys have been counted.

@@ -39,8 +39,7 @@ pub(super) async fn answer(
     let seconds = query::number(seconds.as_deref(), "seconds", 0, 1..=1_000_000_000)?;
     if let Some(limit) = limit.as_deref().filter(|limit| *limit != THROTTLE) {
         let limits = app.service.limits();
-        resolve(&limits, limit.as_bytes(), Some(&[]))
-            .map_err(|refusal| Problem::from_refusal(refusal, "#"))?;
+        resolve(&limits, limit.as_bytes(), Some(&[]))?;
     }
     let limit = limit.map(Cow::into_owned);
     let span = (seconds > 0).then(|| Nanos::from_secs(seconds as u64));
@@ -80,8 +79,8 @@ pub(super) async fn taken(
     });
     match taken.await {
         Ok(Ok(recording)) => Ok((recording, permit)),
-        Ok(Err(refusal)) => Err(Problem::from_refusal(refusal, "#").into()),
+        Ok(Err(refusal)) => Err(refusal.into()),
         // The panic has been reported already.
-        Err(_) => Err(Problem::from_refusal(Refusal::NoTrace, "#").into()),
+        Err(_) => Err(Refusal::NoTrace.into()),
     }
 }

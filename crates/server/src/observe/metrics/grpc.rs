@@ -11,7 +11,7 @@ use std::{
 use tidegate_core::Nanos;
 use tonic::{Code, Status};
 
-use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
+use super::{ConnectionStats, Kind, Sink, Source, one, read};
 use crate::observe::{latency::Latency, once_a_minute::OnceAMinute};
 
 /// The counters of gRPC. Relaxed throughout: a scrape needs no exact moment.
@@ -80,35 +80,30 @@ impl Errors {
     }
 }
 
-/// Read at each scrape.
-pub(super) struct Counted(pub Arc<GrpcStats>);
-
-impl Source for Counted {
+impl Source for GrpcStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        let stats = &self.0;
-        stats.connections.tell(sink, "grpc", "gRPC")?;
+        self.connections.tell(sink, "grpc", "gRPC")?;
         let help = "gRPC connections that ended with an error, such as too many resets";
-        sink.family("grpc_connections_failed", help, Kind::Counter, &one(read(&stats.failed)))?;
+        sink.family("grpc_connections_failed", help, Kind::Counter, &one(read(&self.failed)))?;
         let help = "ShouldRateLimit calls and those of Kuadrant's service by overall code";
-        let [ok, over, failed] = stats.requests.each_ref().map(read);
-        let codes: [(Labels<'_>, u64); 3] =
-            [(&[("code", "OK")], ok), (&[("code", "OVER_LIMIT")], over), (&[("code", "error")], failed)];
-        sink.family("grpc_requests", help, Kind::Counter, &codes)?;
+        let [ok, over, failed] = self.requests.each_ref().map(read);
+        let codes = [("OK", ok), ("OVER_LIMIT", over), ("error", failed)];
+        let codes = codes.map(|(code, count)| ([("code", code)], count));
+        sink.labelled("grpc_requests", help, Kind::Counter, codes)?;
         let help = "gRPC calls that ended with an error, by its code";
-        let causes = CODES.iter().zip(&stats.errors.by_code).skip(1);
-        let seen: Vec<_> = causes.map(|(cause, (count, _))| ([("cause", *cause)], read(count))).collect();
-        let seen: Vec<(Labels<'_>, u64)> = seen.iter().map(|(labels, count)| (&labels[..], *count)).collect();
-        sink.family("grpc_errors", help, Kind::Counter, &seen)?;
+        let causes = CODES.iter().zip(&self.errors.by_code).skip(1);
+        let seen = causes.map(|(cause, (count, _))| ([("cause", *cause)], read(count)));
+        sink.labelled("grpc_errors", help, Kind::Counter, seen)?;
         for (name, help, now) in [
-            ("grpc_quota_streams", "Envoys that decide with quotas", &stats.quota_streams),
-            ("grpc_quota_buckets", "Quota buckets with a share", &stats.quota_buckets),
+            ("grpc_quota_streams", "Envoys that decide with quotas", &self.quota_streams),
+            ("grpc_quota_buckets", "Quota buckets with a share", &self.quota_buckets),
         ] {
             let now = now.load(Ordering::Relaxed) as u64;
             sink.family(name, help, Kind::Gauge, &one(now))?;
         }
         let help = "Quota reports from Envoys";
-        sink.family("grpc_quota_reports", help, Kind::Counter, &one(read(&stats.quota_reports)))?;
+        sink.family("grpc_quota_reports", help, Kind::Counter, &one(read(&self.quota_reports)))?;
         let help = "Seconds from a decoded ShouldRateLimit request to its answer";
-        sink.histogram("grpc_request_seconds", help, &[(&[], stats.latency.read())])
+        sink.histogram("grpc_request_seconds", help, &[(&[], self.latency.read())])
     }
 }

@@ -87,11 +87,10 @@ impl Source for HttpStats {
             .chain(rare)
             .map(|((path, status), count)| (path, status.to_string(), count))
             .collect();
-        let labels: Vec<_> =
-            counts.iter().map(|(path, status, _)| [("route", *path), ("status", status.as_str())]).collect();
-        let values: Vec<_> =
-            labels.iter().zip(&counts).map(|(labels, (.., count))| (&labels[..], *count)).collect();
-        sink.family("http_requests", "HTTP requests by route and status", Kind::Counter, &values)?;
+        let values = counts
+            .iter()
+            .map(|(path, status, count)| ([("route", *path), ("status", status.as_str())], *count));
+        sink.labelled("http_requests", "HTTP requests by route and status", Kind::Counter, values)?;
 
         let labels: Vec<_> = ROUTES.iter().map(|route| [("route", route.path)]).collect();
         let read = |route: &Route| self.routes[route.endpoint as usize].latency.read();

@@ -150,7 +150,7 @@ impl Metrics {
         metrics
     }
 
-    fn add(&mut self, source: Arc<dyn Source>) {
+    pub fn add(&mut self, source: Arc<dyn Source>) {
         self.registry.register_collector(Box::new(Scraped(Arc::clone(&source))));
         self.sources.push(source);
     }
@@ -164,7 +164,7 @@ impl Metrics {
     #[cfg(feature = "grpc")]
     pub fn add_grpc(&mut self, stats: Arc<GrpcStats>) {
         self.grpc = Arc::clone(&stats);
-        self.add(Arc::new(grpc::Counted(stats)));
+        self.add(stats);
     }
 
     /// Adds the counters of envoyproxy/ratelimit under its names.
@@ -173,30 +173,10 @@ impl Metrics {
         self.process.register_collector(Box::new(Scraped(reference)));
     }
 
-    /// Adds the counters of SPOE.
-    pub fn add_spoe(&mut self, stats: Arc<SpoeStats>) {
-        self.add(Arc::new(spoe::Counted(stats)));
-    }
-
     /// Adds the counters of control planes.
     #[cfg(feature = "grpc")]
     pub fn add_xds(&mut self, stats: Vec<Arc<XdsStats>>) {
         self.add(Arc::new(xds::Counted(stats)));
-    }
-
-    /// Adds the certificate of the listeners.
-    pub fn add_tls(&mut self, tls: Arc<Tls>) {
-        self.add(tls);
-    }
-
-    /// Adds the counters of the token server.
-    pub fn add_sentinel(&mut self, stats: Arc<SentinelStats>) {
-        self.add(Arc::new(sentinel::Counted(stats)));
-    }
-
-    /// Adds the counters of the listener for heartbeats.
-    pub fn add_dashboard(&mut self, stats: Arc<DashboardStats>) {
-        self.add(Arc::new(sentinel::Heartbeats(stats)));
     }
 
     /// All metrics in the text format of `OpenMetrics`.
@@ -295,27 +275,19 @@ impl Source for Counted {
         let outcomes = |counts: &CountsRead| {
             [("allowed", counts.allowed), ("delayed", counts.delayed), ("denied", counts.denied)]
         };
-        let decisions: Vec<_> = limits
-            .iter()
-            .flat_map(|(limit, counts, _)| {
-                outcomes(counts).map(|(outcome, count)| ([("limit", *limit), ("outcome", outcome)], count))
-            })
-            .collect();
-        let decisions: Vec<_> = decisions.iter().map(|(labels, count)| (&labels[..], *count)).collect();
-        sink.family("decisions", "Decisions by limit and outcome", Kind::Counter, &decisions)?;
-        let denials: Vec<_> = limits
-            .iter()
-            .flat_map(|(limit, counts, _)| {
-                DenialReason::ALL
-                    .iter()
-                    .zip(counts.denied_by)
-                    // Most reasons never occur at a limit. Those that did stay in the answer, because counters never go back.
-                    .filter(|(_, count)| *count > 0)
-                    .map(|(reason, count)| ([("limit", *limit), ("reason", reason.name())], count))
-            })
-            .collect();
-        let denials: Vec<_> = denials.iter().map(|(labels, count)| (&labels[..], *count)).collect();
-        sink.family("denials", "Denials by limit and reason", Kind::Counter, &denials)?;
+        let decisions = limits.iter().flat_map(|(limit, counts, _)| {
+            outcomes(counts).map(|(outcome, count)| ([("limit", *limit), ("outcome", outcome)], count))
+        });
+        sink.labelled("decisions", "Decisions by limit and outcome", Kind::Counter, decisions)?;
+        let denials = limits.iter().flat_map(|(limit, counts, _)| {
+            let named = move |(reason, count): (&DenialReason, u64)| {
+                ([("limit", *limit), ("reason", reason.name())], count)
+            };
+            DenialReason::ALL.iter().zip(counts.denied_by).map(named)
+        });
+        // Most reasons never occur at a limit. Those that did stay in the answer, because counters never go back.
+        let denials = denials.filter(|(_, count)| *count > 0);
+        sink.labelled("denials", "Denials by limit and reason", Kind::Counter, denials)?;
         let reached: Vec<_> = all
             .limits()
             .iter()
@@ -324,21 +296,15 @@ impl Source for Counted {
                 limit.threshold_events().into_iter().map(named)
             })
             .collect();
-        let reached: Vec<_> = reached
+        let reached = reached
             .iter()
-            .map(|(limit, percent, count)| ([("limit", *limit), ("threshold", percent.as_str())], *count))
-            .collect();
-        let reached: Vec<_> = reached.iter().map(|(labels, count)| (&labels[..], *count)).collect();
+            .map(|(limit, percent, count)| ([("limit", *limit), ("threshold", percent.as_str())], *count));
         let help = "Keys that reached a threshold of their limit, once in each period";
-        sink.family("threshold_events", help, Kind::Counter, &reached)?;
-        let labels: Vec<_> = limits.iter().map(|(limit, ..)| [("limit", *limit)]).collect();
+        sink.labelled("threshold_events", help, Kind::Counter, reached)?;
         for (name, help, kind, read) in PER_LIMIT {
-            let values: Vec<_> = labels
-                .iter()
-                .zip(&limits)
-                .map(|(labels, (_, counts, stats))| (&labels[..], read(counts, stats)))
-                .collect();
-            sink.family(name, help, kind, &values)?;
+            let values =
+                limits.iter().map(|(limit, counts, stats)| ([("limit", *limit)], read(counts, stats)));
+            sink.labelled(name, help, kind, values)?;
         }
         let reservations = self.service.reservations().len() as u64;
         let help = "Reservations that are open or remembered";
@@ -449,10 +415,9 @@ impl Counted {
         let WebhookStats { sent, failed, dropped } = &*events.webhook;
         let posts = [("sent", sent), ("failed", failed), ("dropped", dropped)];
         let posts = posts.map(|(result, count)| ([("result", result)], read(count)));
-        let posts: Vec<_> = posts.iter().map(|(labels, count)| (&labels[..], *count)).collect();
         let help =
             "Events of thresholds that the webhook took, attempts that failed, and events that were dropped";
-        sink.family("webhook_events", help, Kind::Counter, &posts)?;
+        sink.labelled("webhook_events", help, Kind::Counter, posts)?;
         let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
         for (name, help, value) in [
             ("rules_limits", "Limits in the rules", limits),

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
+use super::{ConnectionStats, Kind, Sink, Source, one, read};
 use crate::observe::latency::Latency;
 
 /// The counters of the token server. Relaxed throughout: a scrape needs no exact moment.
@@ -45,40 +45,31 @@ impl SentinelStats {
     }
 }
 
-/// Read at each scrape.
-pub(super) struct Counted(pub Arc<SentinelStats>);
-
-impl Source for Counted {
+impl Source for SentinelStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        let stats = &self.0;
-        stats.connections.tell(sink, "sentinel", "the token server")?;
+        self.connections.tell(sink, "sentinel", "the token server")?;
         let help = "Connections of the token server that ended with an error";
-        sink.family("sentinel_connections_failed", help, Kind::Counter, &one(read(&stats.failed)))?;
-        let mut labels = Vec::new();
-        for (code, by_status) in TYPES.iter().zip(&stats.requests) {
-            for (status, count) in STATUSES.iter().zip(by_status).filter(|(status, _)| !status.is_empty()) {
-                labels.push(([("type", *code), ("status", *status)], read(count)));
-            }
-        }
-        // Answers that a type never has stay away.
-        let seen = labels.iter().filter(|(_, count)| *count > 0);
-        let values: Vec<(Labels<'_>, u64)> = seen.map(|(labels, count)| (&labels[..], *count)).collect();
+        sink.family("sentinel_connections_failed", help, Kind::Counter, &one(read(&self.failed)))?;
+        let requests = TYPES.iter().zip(&self.requests).flat_map(|(code, by_status)| {
+            let of_status = move |(status, count): (&&'static str, &AtomicU64)| {
+                ([("type", *code), ("status", *status)], read(count))
+            };
+            STATUSES.iter().zip(by_status).filter(|(status, _)| !status.is_empty()).map(of_status)
+        });
         let help = "Requests of Sentinel's clients by type and answer";
-        sink.family("sentinel_requests", help, Kind::Counter, &values)?;
+        // Answers that a type never has stay away.
+        let seen = requests.filter(|(_, count)| *count > 0);
+        sink.labelled("sentinel_requests", help, Kind::Counter, seen)?;
         let help = "Seconds from a parsed request for tokens to its answer";
-        sink.histogram("sentinel_request_seconds", help, &[(&[], stats.latency.read())])
+        sink.histogram("sentinel_request_seconds", help, &[(&[], self.latency.read())])
     }
 }
 
-/// Read at each scrape.
-pub(super) struct Heartbeats(pub Arc<DashboardStats>);
-
-impl Source for Heartbeats {
+impl Source for DashboardStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        self.0.connections.tell(sink, "sentinel_dashboard", "heartbeat")?;
-        let [taken, refused] = self.0.heartbeats.each_ref().map(read);
-        let outcomes: [(Labels<'_>, u64); 2] =
-            [(&[("outcome", "taken")], taken), (&[("outcome", "refused")], refused)];
-        sink.family("sentinel_dashboard_heartbeats", "Heartbeats by outcome", Kind::Counter, &outcomes)
+        self.connections.tell(sink, "sentinel_dashboard", "heartbeat")?;
+        let [taken, refused] = self.heartbeats.each_ref().map(read);
+        let outcomes = [([("outcome", "taken")], taken), ([("outcome", "refused")], refused)];
+        sink.labelled("sentinel_dashboard_heartbeats", "Heartbeats by outcome", Kind::Counter, outcomes)
     }
 }

@@ -40,6 +40,21 @@ pub(crate) trait Sink {
     fn histogram(&mut self, name: &str, help: &str, reads: &[(Labels<'_>, LatencyRead)]) -> fmt::Result;
 }
 
+impl dyn Sink + '_ {
+    /// Takes a family whose values have `N` labels each.
+    pub fn labelled<'a, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: Kind,
+        values: impl IntoIterator<Item = ([(&'a str, &'a str); N], u64)>,
+    ) -> fmt::Result {
+        let values: Vec<_> = values.into_iter().collect();
+        let values: Vec<_> = values.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+        self.family(name, help, kind, &values)
+    }
+}
+
 /// The one value of a family without labels.
 pub(super) fn one(value: u64) -> [(Labels<'static>, u64); 1] {
     [(&[], value)]

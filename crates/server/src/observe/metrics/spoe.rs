@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use super::{ConnectionStats, Kind, Labels, Sink, Source, one, read};
+use super::{ConnectionStats, Kind, Sink, Source, one, read};
 use crate::observe::latency::Latency;
 
 /// The counters of SPOE. Relaxed throughout: a scrape needs no exact moment.
@@ -19,23 +19,16 @@ pub(crate) struct SpoeStats {
     pub latency: Latency,
 }
 
-/// Read at each scrape.
-pub(super) struct Counted(pub Arc<SpoeStats>);
-
-impl Source for Counted {
+impl Source for SpoeStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        let stats = &self.0;
-        stats.connections.tell(sink, "spoe", "SPOE")?;
+        self.connections.tell(sink, "spoe", "SPOE")?;
         let help = "SPOE connections that ended with an error, such as an invalid frame";
-        sink.family("spoe_connections_failed", help, Kind::Counter, &one(read(&stats.failed)))?;
-        let [admitted, denied, failed] = stats.requests.each_ref().map(read);
-        let outcomes: [(Labels<'_>, u64); 3] = [
-            (&[("outcome", "admitted")], admitted),
-            (&[("outcome", "denied")], denied),
-            (&[("outcome", "error")], failed),
-        ];
-        sink.family("spoe_requests", "NOTIFY frames by outcome", Kind::Counter, &outcomes)?;
+        sink.family("spoe_connections_failed", help, Kind::Counter, &one(read(&self.failed)))?;
+        let [admitted, denied, failed] = self.requests.each_ref().map(read);
+        let outcomes = [("admitted", admitted), ("denied", denied), ("error", failed)];
+        let outcomes = outcomes.map(|(outcome, count)| ([("outcome", outcome)], count));
+        sink.labelled("spoe_requests", "NOTIFY frames by outcome", Kind::Counter, outcomes)?;
         let help = "Seconds from a parsed NOTIFY frame to its answer";
-        sink.histogram("spoe_request_seconds", help, &[(&[], stats.latency.read())])
+        sink.histogram("spoe_request_seconds", help, &[(&[], self.latency.read())])
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tidegate_redis::{Health, Store, StoreError};
 
-use super::{Kind, Labels, Sink, one};
+use super::{Kind, Sink, one};
 
 /// A family's name, help and label, and its count for each value of the label.
 type Labelled<'a> = (&'static str, &'static str, &'static str, &'a [(&'static str, u64)]);
@@ -57,10 +57,7 @@ pub(super) fn tell(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
         ("shared_store_errors", "Errors of requests to the store by kind", "error", &errors),
     ];
     for (name, help, label, values) in families {
-        let labels: Vec<_> = values.iter().map(|(of, _)| [(label, *of)]).collect();
-        let values: Vec<(Labels<'_>, u64)> =
-            labels.iter().zip(values).map(|(labels, (_, value))| (&labels[..], *value)).collect();
-        sink.family(name, help, Kind::Counter, &values)?;
+        sink.labelled(name, help, Kind::Counter, values.iter().map(|(of, value)| ([(label, *of)], *value)))?;
     }
     for (name, help, value) in [
         ("shared_store_calls", "Calls to the store; many decisions may share one", stats.calls),

@@ -10,7 +10,7 @@ use std::{
 
 use tidegate_core::Nanos;
 
-use super::{Kind, Labels, Sink, Source, read};
+use super::{Kind, Sink, Source, read};
 
 /// The counters of one control plane.
 #[derive(Debug, Default)]
@@ -52,26 +52,24 @@ pub(super) struct Counted(pub Vec<Arc<XdsStats>>);
 
 impl Source for Counted {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        let labels: Vec<[(&str, &str); 1]> = self.0.iter().map(|stats| [("url", &*stats.url)]).collect();
-        let each = |value: &dyn Fn(&XdsStats) -> u64| -> Vec<(Labels<'_>, u64)> {
-            labels.iter().zip(&self.0).map(|(labels, stats)| (&labels[..], value(stats))).collect()
+        fn is_up(stats: &XdsStats) -> bool {
+            stats.is_up.load(Ordering::Relaxed)
+        }
+
+        let mut each = |name: &str, help: &str, kind, value: fn(&XdsStats) -> u64| {
+            let values = self.0.iter().map(|stats| ([("url", &*stats.url)], value(stats)));
+            sink.labelled(name, help, kind, values)
         };
-        let is_up = |stats: &XdsStats| stats.is_up.load(Ordering::Relaxed);
-        let up = each(&|stats| is_up(stats).into());
-        sink.family("xds_up", "Whether there is a stream from the control plane", Kind::Gauge, &up)?;
+        let help = "Whether there is a stream from the control plane";
+        each("xds_up", help, Kind::Gauge, |stats| is_up(stats).into())?;
         let help = "Since when there has been no stream, in seconds since 1970; 0 if there is one";
-        let lost = each(&|stats| if is_up(stats) { 0 } else { read(&stats.lost_at) });
-        sink.family("xds_lost_timestamp_seconds", help, Kind::Gauge, &lost)?;
+        let lost_at = |stats: &XdsStats| if is_up(stats) { 0 } else { read(&stats.lost_at) };
+        each("xds_lost_timestamp_seconds", help, Kind::Gauge, lost_at)?;
         let help = "When the control plane last sent rules, in seconds since 1970; 0 for never";
-        sink.family(
-            "xds_last_answer_timestamp_seconds",
-            help,
-            Kind::Gauge,
-            &each(&|stats| read(&stats.seen_at)),
-        )?;
+        each("xds_last_answer_timestamp_seconds", help, Kind::Gauge, |stats| read(&stats.seen_at))?;
         let help = "Answers of the control plane that were put in force";
-        sink.family("xds_updates", help, Kind::Counter, &each(&|stats| read(&stats.updates)))?;
+        each("xds_updates", help, Kind::Counter, |stats| read(&stats.updates))?;
         let help = "Answers of the control plane that were refused";
-        sink.family("xds_refused", help, Kind::Counter, &each(&|stats| read(&stats.refused)))
+        each("xds_refused", help, Kind::Counter, |stats| read(&stats.refused))
     }
 }

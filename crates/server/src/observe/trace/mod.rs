@@ -299,17 +299,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_read_and_written() {
-        for (text, fraction) in [("10%", 0.1), ("100%", 1.0), ("0.25%", 0.0025), ("0.0001%", 0.000_001)] {
-            let share: KeyShare = text.parse().unwrap();
-            assert_eq!((share.to_string().as_str(), share.fraction()), (text, fraction));
-        }
-        for text in ["", "10", "0%", "101%", "x%", "-1%", "NaN%"] {
-            assert!(text.parse::<KeyShare>().unwrap_err().to_string().contains("as in 10%"), "{text}");
-        }
-    }
-
-    #[test]
     fn a_key_is_traced_with_all_it_asked_or_not_at_all() {
         let trace = Arc::new(Trace::new("10%".parse().unwrap(), 0, true));
         let tap = trace.tap("a", false).unwrap();

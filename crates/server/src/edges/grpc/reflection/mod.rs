@@ -62,6 +62,3 @@ where
         Box::pin(async move { service.call(request).await })
     })
 }
-
-#[cfg(test)]
-mod tests;
