@@ -14,8 +14,8 @@ use crate::{
     wait::{Ground, Ticket, WaitLine, Wakes},
 };
 
-/// A list with an entry for each request. Most decisions are over two or three limits and allocate nothing.
-pub(crate) type Few<T> = SmallVec<[T; 4]>;
+/// A list with an entry for each request. Most decisions are over two to five limits and allocate nothing.
+pub(crate) type Few<T> = SmallVec<[T; 6]>;
 
 /// One part of a decision over several limits.
 ///

@@ -6,7 +6,7 @@ use tidegate_core::{Algorithm, Nanos};
 use super::{Found, Full, NoRoom, Table, Tag, memory::Bucket, room::Pair};
 
 /// The number of states that need no allocation.
-const INLINE: usize = 4;
+const INLINE: usize = 6;
 
 /// A state that a joint decision needs.
 #[derive(Clone, Copy)]

@@ -11,6 +11,11 @@ enum Step {
 }
 
 fn hold_to(policies: Vec<Policy>, seed: u64) {
+    hold_to_with(policies, &[], seed);
+}
+
+/// Some of the charges and refunds have one of the `large` costs.
+fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
     let mut bench = Bench::new(seed);
     let rounds = STEPS.div_ceil(policies.len());
     for (at, policy) in policies.into_iter().enumerate() {
@@ -52,6 +57,9 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                     1 => cost.saturating_mul(3),
                     _ => cost.saturating_mul(50),
                 };
+            }
+            if act != Step::Take && !large.is_empty() && bench.random.below(4) == 0 {
+                cost = large[bench.random.below(large.len() as u64) as usize] - bench.random.below(3);
             }
             let (asked, expected, (now, found)) = match act {
                 Step::Take => {
@@ -156,6 +164,26 @@ fn the_bucket_scripts_charge_as_the_algorithms_do() {
             Policy::leaky_bucket(quota("7/1s")),
         ],
         34,
+    );
+}
+
+/// The scripts compute spans ten bits at a time, with more steps from 2^40 units on.
+#[test]
+fn the_bucket_scripts_charge_large_costs_as_the_algorithms_do() {
+    let of = |text| TokenBucket::new(quota(text));
+    let large = [1 << 40, (1 << 40) + 2, 1 << 47, (1 << 50) + 1, (1 << 53) - 1];
+    hold_to_with(
+        vec![
+            of("7/1s").into(),
+            of("4294967291/366d").into(),
+            of("1000000007/1s").into(),
+            of("4294967291/1s").into(),
+            of("4294967295/1us").into(),
+            Policy::leaky_bucket(quota("7/1s")),
+            Policy::leaky_bucket(quota("999999937/1s")),
+        ],
+        &large,
+        36,
     );
 }
 

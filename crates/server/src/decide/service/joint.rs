@@ -9,13 +9,13 @@ use tidegate_limiter::acquire_all_at;
 use tidegate_redis::Part as StorePart;
 
 use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
-use crate::decide::limits::Limit;
+use crate::decide::{limits::Limit, shared::SharedStore};
 
 /// One limit of a joint decision.
 pub(crate) struct Part<'a> {
-    limit: Arc<Limit>,
-    key: &'a [u8],
-    cost: u64,
+    pub(super) limit: Arc<Limit>,
+    pub(super) key: &'a [u8],
+    pub(super) cost: u64,
 }
 
 impl Service {
@@ -29,8 +29,7 @@ impl Service {
     pub async fn acquire_all(&self, asks: &[Ask<'_>], now: Nanos) -> Result<JointAnswer, (usize, Refusal)> {
         let parts = self.parts(asks)?;
         let decisions = self.take_all(&parts, now).await.map_err(|refusal| (0, refusal))?;
-        let answers = parts.iter().zip(decisions).map(|(part, decision)| part.told(decision));
-        Ok(JointAnswer::new(answers.collect()))
+        Ok(joint_answer(parts, decisions))
     }
 
     /// One decision for each of these limits: all enforced limits admit and are charged, or none is.
@@ -38,12 +37,24 @@ impl Service {
     /// # Errors
     /// [`Refusal::Scattered`] if the keys are on different nodes of a cluster, and [`Refusal::TooManyKeys`].
     pub(crate) async fn take_all(&self, parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
+        match self.store().filter(|_| parts.iter().any(Part::is_stored)) {
+            Some(store) => Box::pin(self.take_all_in_store(store, parts, now)).await,
+            None => take_in_memory(parts, now),
+        }
+    }
+
+    async fn take_all_in_store(
+        &self,
+        store: &SharedStore,
+        parts: &[Part<'_>],
+        now: Nanos,
+    ) -> Result<Vec<Decision>, Refusal> {
         if let [part] = parts
             && let Some(decision) = part.limit.decide_in_memory(Act::Take, part.key, part.cost, now)
         {
             return Ok(vec![decision]);
         }
-        let together = self.take_together(parts, now).await?;
+        let together = take_together(store, parts, now).await?;
         // Later questions must be answered by the same deadline.
         let spent = self.now().saturating_since(now).into();
         let admitted = together.as_ref().is_some_and(|all| all.iter().all(Decision::is_allowed));
@@ -64,14 +75,15 @@ impl Service {
     /// When `asks` is empty.
     pub async fn peek_all(&self, asks: &[Ask<'_>], now: Nanos) -> Result<JointAnswer, (usize, Refusal)> {
         let parts = self.parts(asks)?;
-        let answers = parts.iter().enumerate().map(async |(at, part)| {
+        let decisions = parts.iter().enumerate().map(async |(at, part)| {
             let decision = part.limit.decide(Act::Peek, part.key, part.cost, now).await;
-            decision.map(|decision| part.told(decision)).map_err(|refusal| (at, refusal))
+            decision.map_err(|refusal| (at, refusal))
         });
-        Ok(JointAnswer::new(try_join_all(answers).await?))
+        let decisions = try_join_all(decisions).await?;
+        Ok(joint_answer(parts, decisions))
     }
 
-    fn parts<'a>(&self, asks: &[Ask<'a>]) -> Result<Vec<Part<'a>>, (usize, Refusal)> {
+    pub(super) fn parts<'a>(&self, asks: &[Ask<'a>]) -> Result<Vec<Part<'a>>, (usize, Refusal)> {
         let limits = self.limits();
         let part = |(at, ask): (usize, &Ask<'a>)| {
             let resolved = resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?;
@@ -79,35 +91,68 @@ impl Service {
         };
         asks.iter().enumerate().map(part).collect()
     }
+}
 
-    /// The decisions of the enforced limits, made in one step; `None` if the store was not asked because one of the keys is
-    /// blocked.
-    async fn take_together(&self, parts: &[Part<'_>], now: Nanos) -> Result<Option<Vec<Decision>>, Refusal> {
-        let enforced = || parts.iter().filter(|part| part.is_enforced());
-        let is_stored = enforced().any(|part| part.limit.store().is_some());
-        let Some(store) = self.store().filter(|_| is_stored) else {
-            // The memory of all states is fetched in parallel instead of one after another.
-            enforced().for_each(|part| part.limit.limiter().prefetch(part.key));
-            let requests: Vec<_> = enforced().map(|part| part.limit.request(part.key, part.cost)).collect();
-            let joint = acquire_all_at(&requests, now).map_err(|_| Refusal::TooManyKeys)?;
-            return Ok(Some(joint.decisions().to_vec()));
-        };
-        if enforced().any(|part| part.limit.block_of(part.key, now).is_some()) {
-            return Ok(None);
-        }
-        let limits: Option<Vec<_>> = enforced().map(|part| Some(part.limit.store()?.of(part.key))).collect();
-        match limits {
-            Some(limits) if !limits.is_empty() => {
-                let pairs = limits.iter().zip(enforced());
-                let asked: Vec<_> =
-                    pairs.map(|(limit, part)| StorePart { limit, key: part.key, cost: part.cost }).collect();
-                let told = store.acquire_all(&asked).await?;
-                let counted = enforced().zip(told).map(|(part, told)| part.limit.by_store(&told));
-                Ok(Some(counted.collect()))
-            }
-            _ => Ok(Some(Vec::new())),
-        }
+/// The answer of all limits.
+pub(super) fn joint_answer(parts: Vec<Part<'_>>, decisions: Vec<Decision>) -> JointAnswer {
+    let answer =
+        |(part, decision): (Part<'_>, _)| Answer { limit: part.limit, key: part.key.to_vec(), decision };
+    JointAnswer::new(parts.into_iter().zip(decisions).map(answer).collect())
+}
+
+/// One decision for each of these limits, which are all in memory.
+///
+/// # Errors
+/// [`Refusal::TooManyKeys`]
+pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
+    let alone = |part: &Part<'_>, act| {
+        let decision = part.limit.decide_in_memory(act, part.key, part.cost, now);
+        decision.expect("the limit is in memory")
+    };
+    if let [part] = parts {
+        return Ok(vec![alone(part, Act::Take)]);
     }
+    let enforced = || parts.iter().filter(|part| part.is_enforced());
+    // The memory of all states is fetched in parallel instead of one after another.
+    enforced().for_each(|part| part.limit.limiter().prefetch(part.key));
+    let requests: Vec<_> = enforced().map(|part| part.limit.request(part.key, part.cost)).collect();
+    let joint = acquire_all_at(&requests, now).map_err(|_| Refusal::TooManyKeys)?;
+    let (admitted, mut together) = (joint.is_allowed(), joint.decisions().iter());
+    let mut decided = |part: &Part<'_>| if part.is_enforced() { together.next() } else { None };
+    let decision = |part| match decided(part) {
+        Some(&decided) => part.counted(decided, admitted, now),
+        None => alone(part, after(admitted)),
+    };
+    Ok(parts.iter().map(decision).collect())
+}
+
+/// The decisions of the enforced limits, made in one step in the store; `None` if it was not asked because one of the keys is blocked.
+async fn take_together(
+    store: &SharedStore,
+    parts: &[Part<'_>],
+    now: Nanos,
+) -> Result<Option<Vec<Decision>>, Refusal> {
+    let enforced = || parts.iter().filter(|part| part.is_enforced());
+    if enforced().any(|part| part.limit.block_of(part.key, now).is_some()) {
+        return Ok(None);
+    }
+    let limits: Option<Vec<_>> = enforced().map(|part| Some(part.limit.store()?.of(part.key))).collect();
+    match limits {
+        Some(limits) if !limits.is_empty() => {
+            let pairs = limits.iter().zip(enforced());
+            let asked: Vec<_> =
+                pairs.map(|(limit, part)| StorePart { limit, key: part.key, cost: part.cost }).collect();
+            let told = store.acquire_all(&asked).await?;
+            let counted = enforced().zip(told).map(|(part, told)| part.limit.by_store(&told));
+            Ok(Some(counted.collect()))
+        }
+        _ => Ok(Some(Vec::new())),
+    }
+}
+
+/// A shadow limit consumes what the enforced limits admit.
+fn after(admitted: bool) -> Act {
+    if admitted { Act::Take } else { Act::Peek }
 }
 
 impl<'a> Part<'a> {
@@ -119,8 +164,18 @@ impl<'a> Part<'a> {
         !self.limit.spec().shadow
     }
 
-    fn told(&self, decision: Decision) -> Answer {
-        Answer { limit: Arc::clone(&self.limit), key: self.key.to_vec(), decision }
+    pub fn is_stored(&self) -> bool {
+        self.limit.store().is_some()
+    }
+
+    /// This limit's decision in the joint step, counted.
+    fn counted(&self, decided: Decision, admitted: bool, now: Nanos) -> Decision {
+        let decision = self.limit.explained(self.key, decided);
+        // A limit that would have admitted what another denied counts as neither.
+        if admitted || decision.is_denied() {
+            self.limit.count(Act::Take, self.key, self.cost, &decision, now);
+        }
+        decision
     }
 
     /// This limit's decision, from its decision in the joint step and whether that admitted.
@@ -132,22 +187,15 @@ impl<'a> Part<'a> {
         spent: Duration,
     ) -> Decision {
         let Self { limit, key, cost } = self;
-        if let Some(decision) = decided.map(|decision| limit.explained(key, decision)) {
-            // A limit that would have admitted what another denied counts as neither.
-            if admitted || decision.is_denied() {
-                limit.count(Act::Take, key, *cost, &decision, now);
-            }
-            decision
-        } else {
-            // A shadow limit consumes what the enforced limits admit.
-            let act = if admitted { Act::Take } else { Act::Peek };
-            let decision = limit.decide_after(spent, act, key, *cost, now).await;
-            let decision = decision.expect("only a refund is refused");
-            // The key is blocked, so the store was not asked.
-            if !admitted && decision.is_denied() && self.is_enforced() {
-                limit.count(Act::Take, key, *cost, &decision, now);
-            }
-            decision
+        if let Some(decided) = decided {
+            return self.counted(decided, admitted, now);
         }
+        let decision = limit.decide_after(spent, after(admitted), key, *cost, now).await;
+        let decision = decision.expect("only a refund is refused");
+        // The key is blocked, so the store was not asked.
+        if !admitted && decision.is_denied() && self.is_enforced() {
+            limit.count(Act::Take, key, *cost, &decision, now);
+        }
+        decision
     }
 }

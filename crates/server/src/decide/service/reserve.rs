@@ -1,10 +1,12 @@
 //! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store: reserve, extend, settle, cancel, and the end of those that expire.
 
-use tidegate_core::Nanos;
+use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::Estimate;
 
 use super::{
-    Answer, Ask, JointAnswer, Refusal, Resolved, Service, reserve_in_store::reserved_in_store, resolve,
+    Ask, JointAnswer, Part as JointPart, Refusal, Service,
+    joint::{joint_answer, take_in_memory},
+    reserve_in_store::reserved_in_store,
 };
 use crate::decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError, Reservations};
 
@@ -18,6 +20,20 @@ fn between() -> std::future::Ready<()> {
 }
 #[cfg(test)]
 use model::pause as between;
+
+/// What a limit's decision took.
+fn taken_of<'a>(
+    part: &'a JointPart<'_>,
+    decision: &Decision,
+    now: Nanos,
+    place: u64,
+) -> Part<&'a str, &'a [u8]> {
+    let JointPart { limit, key, cost } = part;
+    // A shadow limit that would deny has taken nothing, unless it is soft.
+    let has_taken = decision.is_allowed() || limit.spec().soft;
+    let cost = if has_taken { *cost } else { 0 };
+    Part { taken: Estimate { cost, taken: now, place }.into(), ..Part::new(limit.spec(), key) }
+}
 
 impl Service {
     /// The reservations that are open or remembered.
@@ -41,42 +57,35 @@ impl Service {
         if asks.len() > MOST_PARTS {
             return Err(refuse(ReservationError::TooManyParts));
         }
-        let mut places = Vec::with_capacity(asks.len());
-        let mut stored = 0;
-        for (at, ask) in asks.iter().enumerate() {
-            let limits = self.limits();
-            let Resolved { limit, key } =
-                resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?;
-            places.push(limit.limiter().place(key));
-            stored += usize::from(limit.store().is_some());
-        }
-        match self.store() {
-            Some(store) if stored == asks.len() => {
+        let parts = self.parts(asks)?;
+        match (self.store(), parts.iter().filter(|part| part.is_stored()).count()) {
+            (_, 0) => {}
+            (Some(store), stored) if stored == asks.len() => {
                 return Box::pin(self.reserve_in_store(store.store(), asks, ttl, now)).await;
             }
-            _ if stored > 0 => return Err(refuse(ReservationError::Mixed)),
-            _ => {}
+            _ => return Err(refuse(ReservationError::Mixed)),
         }
         self.reservations.has_room().map_err(refuse)?;
+        let places: Vec<_> = parts.iter().map(|part| part.limit.limiter().place(part.key)).collect();
         between().await;
-        let joint = self.acquire_all(asks, now).await?;
-        if !joint.is_allowed() {
-            return Ok((joint, None));
+        let decisions = take_in_memory(&parts, now).map_err(|refusal| (0, refusal))?;
+        let admits =
+            |(part, decision): (&JointPart<'_>, &Decision)| decision.is_allowed() || part.limit.spec().shadow;
+        if !parts.iter().zip(&decisions).all(admits) {
+            return Ok((joint_answer(parts, decisions), None));
         }
-        let part = |((answer, ask), &place): ((&Answer, &Ask<'_>), &u64)| {
-            // A shadow limit that would deny has taken nothing, unless it is soft.
-            let has_taken = answer.decision.is_allowed() || answer.limit.spec().soft;
-            let cost = if has_taken { ask.cost } else { 0 };
-            let estimate = Estimate { cost, taken: now, place };
-            Part { taken: estimate.into(), ..Part::new(answer.limit.spec(), &answer.key) }
-        };
-        let parts: Vec<Part> = joint.answers.iter().zip(asks).zip(&places).map(part).collect();
+        let all = parts.iter().zip(&decisions).zip(places);
+        let taken: Vec<_> =
+            all.map(|((part, decision), place)| taken_of(part, decision, now, place)).collect();
         between().await;
-        match self.reservations.add(&parts, ttl, now) {
-            Ok(id) => Ok((joint, Some(id))),
+        match self.reservations.add(&taken, ttl, now) {
+            Ok(id) => {
+                drop(taken);
+                Ok((joint_answer(parts, decisions), Some(id)))
+            }
             Err(why) => {
                 between().await;
-                self.settle_parts(parts, None, now);
+                self.settle_parts(taken, None, now);
                 Err(refuse(why))
             }
         }
@@ -118,14 +127,16 @@ impl Service {
             Ask { limit: limit.as_bytes(), key: Some(key), cost }
         };
         let asks: Vec<_> = parts.iter().zip(costs).map(ask).collect();
-        let place = |ask: &Ask<'_>| {
-            let limits = self.limits();
-            resolve(&limits, ask.limit, ask.key).map_or(0, |found| found.limit.limiter().place(found.key))
+        let asked = self.parts(&asks).map_err(|(_, refusal)| refusal)?;
+        let estimate = |part: &JointPart<'_>| Estimate {
+            cost: part.cost,
+            taken: now,
+            place: part.limit.limiter().place(part.key),
         };
-        let more: Vec<_> =
-            asks.iter().map(|ask| Estimate { cost: ask.cost, taken: now, place: place(ask) }).collect();
+        let more: Vec<_> = asked.iter().map(estimate).collect();
         between().await;
-        let joint = self.acquire_all(&asks, now).await.map_err(|(_, refusal)| refusal)?;
+        let decisions = self.take_all(&asked, now).await?;
+        let joint = joint_answer(asked, decisions);
         between().await;
         if joint.is_allowed()
             && let Err(why) = self.reservations.extend(id, &more, now)
@@ -134,7 +145,7 @@ impl Service {
             between().await;
             let more = parts.into_iter().zip(more);
             let more = more.map(|(part, estimate)| Part { taken: estimate.into(), ..part });
-            self.settle_parts(more.collect(), None, now);
+            self.settle_parts(more, None, now);
             return Err(Refusal::Reservation(why));
         }
         Ok(joint)
@@ -178,21 +189,27 @@ impl Service {
         }
     }
 
-    fn settle_parts(&self, parts: Vec<Part>, costs: Option<&[u64]>, now: Nanos) {
+    fn settle_parts<L: AsRef<str>, K: AsRef<[u8]>>(
+        &self,
+        parts: impl IntoIterator<Item = Part<L, K>>,
+        costs: Option<&[u64]>,
+        now: Nanos,
+    ) {
         let limits = self.limits();
         for (at, part) in parts.into_iter().enumerate() {
             // A limit that is no longer in the rules has nothing to correct.
-            let Some(limit) = limits.limit(part.limit.as_bytes()).filter(|limit| limit.store().is_none())
+            let Some(limit) =
+                limits.limit(part.limit.as_ref().as_bytes()).filter(|limit| limit.store().is_none())
             else {
                 continue;
             };
             let actual = costs.and_then(|costs| costs.get(at)).copied().unwrap_or(0);
-            let estimated = part.taken.cost();
+            let (key, estimated) = (part.key.as_ref(), part.taken.cost());
             part.taken.settle(actual, |estimate, actual| {
-                limit.limiter().settle_at(&*part.key, estimate, actual, now);
+                limit.limiter().settle_at(key, estimate, actual, now);
             });
             let is_rate = limit.spec().policy.algorithm.limits_rate();
-            limit.count_settled(&part.key, estimated, if is_rate { actual } else { 0 }, now);
+            limit.count_settled(key, estimated, if is_rate { actual } else { 0 }, now);
         }
     }
 }

@@ -49,7 +49,7 @@ impl Service {
         let stored = self.stored(asks)?;
         let refuse = |why| (0, Refusal::Reservation(why));
         let random = Id::random().ok_or_else(|| refuse(ReservationError::NoId))?;
-        let parts: Vec<Part> = stored.iter().map(|part| Part::new(part.limit.spec(), part.key)).collect();
+        let parts: Vec<_> = stored.iter().map(|part| Part::new(part.limit.spec(), part.key)).collect();
         let how = (&text_of(&parts)[..], ttl.into(), self.reservations().most());
         self.take_in_store(asks, &stored, now, async |parts| {
             store.reserve(random.0, parts, how.0, how.1, how.2).await

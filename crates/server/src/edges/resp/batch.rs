@@ -132,7 +132,7 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
         (Reply::Throttle(Err(error)), _) => replies.error(&error.to_string()),
         (Reply::Reserve(done), Question::Reserve(reserving)) => {
             replies.protocol = reserving.protocol;
-            write_reserved(&mut replies, reserving, done);
+            write_reserved(&mut replies, reserving.rights.as_deref(), done);
         }
         (Reply::Reserve(_), _) => {}
     }

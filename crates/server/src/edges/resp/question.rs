@@ -183,25 +183,16 @@ impl Reserving {
         let refuse = Refusal::Reservation;
         let id = match &self.act {
             ReservationAct::Reserve(ttl, asks) => {
-                if !asks.iter().all(|ask| self.may_use(&ask.0)) {
-                    return Ok(Done::NotPermitted("reserve units of these limits"));
-                }
                 let asks: Vec<_> = asks
                     .iter()
                     .map(|(limit, key, cost)| Ask { limit, key: Some(key), cost: *cost })
                     .collect();
-                if let Some(rights) = &self.rights {
-                    let limits = service.limits();
-                    asks.iter().try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
-                }
-                let reserved = service.reserve(&asks, *ttl, now).await;
-                let (joint, id) = reserved.map_err(|(_, refusal)| refusal)?;
-                return Ok(Done::Reserved(joint, id));
+                return try_reserve(service, self.rights.as_deref(), &asks, *ttl, now).await;
             }
             ReservationAct::Extend(id, _) | ReservationAct::Settle(id, _) => *id,
         };
         let parts = service.reserved(id).await.map_err(refuse)?;
-        if !parts.iter().all(|part| self.may_use(part.limit.as_bytes())) {
+        if !parts.iter().all(|part| may_use(self.rights.as_deref(), part.limit.as_bytes())) {
             return Ok(Done::NotPermitted("use this reservation"));
         }
         match &self.act {
@@ -212,8 +203,37 @@ impl Reserving {
             ReservationAct::Reserve(..) => Err(refuse(ReservationError::Ended)),
         }
     }
+}
 
-    fn may_use(&self, limit: &[u8]) -> bool {
-        self.rights.as_ref().is_some_and(|rights| rights.may(Role::Decide) && rights.concern(limit))
+/// Takes an estimate from each limit for a client with these rights.
+pub(super) async fn reserve(
+    service: &Service,
+    rights: Option<&Rights>,
+    asks: &[Ask<'_>],
+    ttl: Nanos,
+    now: Nanos,
+) -> Done {
+    try_reserve(service, rights, asks, ttl, now).await.unwrap_or_else(Done::Refused)
+}
+
+async fn try_reserve(
+    service: &Service,
+    rights: Option<&Rights>,
+    asks: &[Ask<'_>],
+    ttl: Nanos,
+    now: Nanos,
+) -> Result<Done, Refusal> {
+    if !asks.iter().all(|ask| may_use(rights, ask.limit)) {
+        return Ok(Done::NotPermitted("reserve units of these limits"));
     }
+    if let Some(rights) = rights {
+        let limits = service.limits();
+        asks.iter().try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
+    }
+    let (joint, id) = service.reserve(asks, ttl, now).await.map_err(|(_, refusal)| refusal)?;
+    Ok(Done::Reserved(joint, id))
+}
+
+fn may_use(rights: Option<&Rights>, limit: &[u8]) -> bool {
+    rights.is_some_and(|rights| rights.may(Role::Decide) && rights.concern(limit))
 }

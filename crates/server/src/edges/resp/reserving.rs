@@ -5,13 +5,16 @@ use tidegate_core::Nanos;
 
 use super::{
     limiting::{COST, cost_of, number, refuse_number, write_numbers},
-    question::{Done, Question, ReservationAct, Reserving},
+    question::{self, Done, Question, ReservationAct, Reserving},
     reply::Replies,
     session::{Context, Flow},
 };
-use crate::decide::{
-    reservations::{Id, MOST_PARTS, ReservationError},
-    service::{JointAnswer, Refusal},
+use crate::{
+    decide::{
+        reservations::{Id, MOST_PARTS, ReservationError},
+        service::{Ask, JointAnswer, Refusal},
+    },
+    listen::access::Rights,
 };
 
 /// The maximum number of arguments of `RESERVE`, and of the commands with an id and costs.
@@ -35,9 +38,18 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
             return Flow::Continue;
         };
         let Some(cost) = read_cost(context, cost) else { return Flow::Continue };
-        asks.push((limit.into(), key.into(), cost));
+        asks.push(Ask { limit, key: Some(key), cost });
     }
-    carry_out(context, ReservationAct::Reserve(Nanos::from_millis(ms), asks))
+    let ttl = Nanos::from_millis(ms);
+    let service = &context.shared.service;
+    if service.store().is_some() {
+        let owned = |ask: &Ask<'_>| (ask.limit.into(), ask.key.unwrap_or_default().into(), ask.cost);
+        return carry_out(context, ReservationAct::Reserve(ttl, asks.iter().map(owned).collect()));
+    }
+    let rights = context.session.shared_rights();
+    let done = question::reserve(service, rights.as_deref(), &asks, ttl, context.now).now_or_never();
+    write_at_once(context, rights.as_deref(), done);
+    Flow::Continue
 }
 
 /// `id cost [cost ...]` → five integers. If a limit denies, nothing has changed.
@@ -66,15 +78,19 @@ fn carry_out(context: &mut Context<'_>, act: ReservationAct) -> Flow {
         context.ask(Question::Reserve(reserving));
         return Flow::Continue;
     }
-    let done = Box::pin(reserving.ask(service, context.now)).now_or_never();
-    // Memory never waits.
-    let done = done.unwrap_or(Done::Refused(Refusal::Reservation(ReservationError::Ended)));
-    write_reserved(&mut context.replies(), &reserving, &done);
+    let done = reserving.ask(service, context.now).now_or_never();
+    write_at_once(context, reserving.rights.as_deref(), done);
     Flow::Continue
 }
 
+fn write_at_once(context: &mut Context<'_>, rights: Option<&Rights>, done: Option<Done>) {
+    // Memory never waits.
+    let done = done.unwrap_or(Done::Refused(Refusal::Reservation(ReservationError::Ended)));
+    write_reserved(&mut context.replies(), rights, &done);
+}
+
 /// Writes the reply.
-pub(super) fn write_reserved(replies: &mut Replies<'_>, reserving: &Reserving, done: &Done) {
+pub(super) fn write_reserved(replies: &mut Replies<'_>, rights: Option<&Rights>, done: &Done) {
     match done {
         Done::Reserved(joint, id) => {
             replies.array(6);
@@ -91,7 +107,7 @@ pub(super) fn write_reserved(replies: &mut Replies<'_>, reserving: &Reserving, d
         Done::Settled(first) => replies.integer(i64::from(*first)),
         Done::Refused(refusal) => replies.error(&format!("ERR {refusal}")),
         Done::NotPermitted(what) => {
-            let name = reserving.rights.as_ref().map_or("default", |rights| &*rights.name);
+            let name = rights.map_or("default", |rights| &*rights.name);
             replies.error(&format!("NOPERM User {name} has no permissions to {what}"));
         }
     }

@@ -173,7 +173,8 @@ impl World {
             Reserve if self.without == Some(Guard::Room) => {
                 let joint = service.acquire_all(&asks(&self.key, HELD, 0), now).await.ok().unwrap();
                 pause().await;
-                let is_made = service.reservations().add(&[], Nanos::from_secs(3_000), now).is_ok();
+                let is_made =
+                    service.reservations().add::<&str, &[u8]>(&[], Nanos::from_secs(3_000), now).is_ok();
                 self.took(joint.is_allowed() && is_made)
             }
             Reserve => {
@@ -228,13 +229,13 @@ impl World {
         let mut copy = SavedStates::default();
         let seen = service.reservations().seen();
         let at_once = (self.without == Some(Guard::SeenAgain))
-            .then(|| service.reservations().texts(service.reservations().seen()));
+            .then(|| service.reservations().texts(service.reservations().seen()).collect());
         pause().await;
         for (at, limit) in service.limits().limits().to_vec().iter().enumerate() {
             limit.snapshot(now, |entry| copy.limits.push((at, entry)));
             pause().await;
         }
-        copy.reservations = at_once.unwrap_or_else(|| service.reservations().texts(seen));
+        copy.reservations = at_once.unwrap_or_else(|| service.reservations().texts(seen).collect());
         self.copy.replace(Some(copy));
     }
 

@@ -10,10 +10,15 @@
 //! This module knows which units belong to an id. [`Service`](super::service::Service) takes and returns them.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    cell::RefCell,
+    cmp::Reverse,
+    collections::BinaryHeap,
     fmt, mem,
     str::FromStr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use ring::rand::{SecureRandom, SystemRandom};
@@ -22,25 +27,43 @@ use tidegate_core::{MAX_LIMIT, Nanos};
 use tidegate_limiter::{Estimate, Estimates};
 use tidegate_redis::StoreError;
 
+use self::records::Records;
 use crate::rules::{LimitSpec, OnExpiry};
 
+mod records;
+#[cfg(test)]
+mod tests;
+
 /// The default maximum number of reservations that are open, or remembered after their end.
-pub const MOST_RESERVATIONS: usize = 100_000;
+pub const MOST_RESERVATIONS: usize = 1_000_000;
 /// The maximum number of limits in one reservation.
 pub const MOST_PARTS: usize = 8;
 
 /// A reservation that has ended is remembered for its time to live, and at least this long: a settlement may be late or repeated.
 const REMEMBERED: Nanos = Nanos::from_secs(60);
 
+/// So that a million, or a million halved several times, fill 97 % of the places in the shards' tables before these double.
+const SHARDS: usize = 72;
+
 /// Identifies a reservation: 128 random bits, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id(pub u128);
 
+thread_local! {
+    /// Random bytes for a thread's next ids, and for how many: a system call for each id would take longer than the rest.
+    static RANDOM: RefCell<([[u8; 16]; 64], usize)> = const { RefCell::new(([[0; 16]; 64], 0)) };
+}
+
 impl Id {
     pub fn random() -> Option<Self> {
-        let mut bytes = [0; 16];
-        SystemRandom::new().fill(&mut bytes).ok()?;
-        Some(Self(u128::from_le_bytes(bytes)))
+        RANDOM.with_borrow_mut(|(bytes, left)| {
+            if *left == 0 {
+                SystemRandom::new().fill(bytes.as_flattened_mut()).ok()?;
+                *left = bytes.len();
+            }
+            *left -= 1;
+            Some(Self(u128::from_le_bytes(bytes[*left])))
+        })
     }
 }
 
@@ -115,23 +138,19 @@ pub enum ReservationError {
 
 /// The units that a reservation took from one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub limit: Box<str>,
-    pub key: Box<[u8]>,
+pub(crate) struct Part<L = Arc<str>, K = Box<[u8]>> {
+    pub limit: L,
+    pub key: K,
     pub taken: Estimates,
     /// Whether the units go back when the reservation expires.
     pub is_released: bool,
 }
 
-impl Part {
+impl<'a> Part<&'a str, &'a [u8]> {
     /// A limit and a key, with nothing taken yet.
-    pub fn new(spec: &LimitSpec, key: &[u8]) -> Self {
-        Self {
-            limit: spec.name.as_str().into(),
-            key: key.into(),
-            taken: Estimates::default(),
-            is_released: spec.on_expiry == OnExpiry::Release || !spec.policy.algorithm.limits_rate(),
-        }
+    pub fn new(spec: &'a LimitSpec, key: &'a [u8]) -> Self {
+        let is_released = spec.on_expiry == OnExpiry::Release || !spec.policy.algorithm.limits_rate();
+        Self { limit: &spec.name, key, taken: Estimates::default(), is_released }
     }
 }
 
@@ -144,11 +163,11 @@ pub(crate) struct Ending {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Reservation {
+struct Reservation<P = Vec<Part>> {
     /// Empty once it is done.
-    parts: Vec<Part>,
+    parts: P,
     ttl: Nanos,
-    /// When it expires, or is forgotten.
+    /// When it expires, or is forgotten. It never becomes earlier.
     due: Nanos,
     status: Status,
 }
@@ -160,40 +179,43 @@ enum Status {
     Done,
 }
 
-/// The reservations of a server.
+/// The reservations of a server, in shards with a lock each, so that a copy and the end of many take no lock for long.
 pub(crate) struct Reservations {
     most: usize,
-    kept: Mutex<Kept>,
+    /// How many there are in all shards.
+    len: AtomicUsize,
+    shards: Vec<Mutex<Shard>>,
 }
 
 /// The reservations at one moment.
-pub(crate) struct Seen(HashMap<Id, Reservation>);
+pub(crate) struct Seen(Vec<Records>);
 
 impl Seen {
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.iter().map(Records::len).sum()
     }
 }
 
 #[derive(Default)]
-struct Kept {
-    by_id: HashMap<Id, Reservation>,
-    due: BTreeSet<(Nanos, Id)>,
+struct Shard {
+    records: Records,
+    /// One entry for each record: a time that is not later than when it is due, and its first cell.
+    due: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
 impl Reservations {
     pub fn new(most: usize) -> Self {
-        Self { most, kept: Mutex::default() }
+        Self { most, len: AtomicUsize::new(0), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        // No step panics midway.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, id: Id) -> MutexGuard<'_, Shard> {
+        // The table in the shard uses the lower bits.
+        lock(&self.shards[(id.0 >> 64) as usize % SHARDS])
     }
 
     /// How many are open or remembered.
     pub fn len(&self) -> usize {
-        self.kept().by_id.len()
+        self.len.load(Ordering::Relaxed)
     }
 
     /// The maximum number.
@@ -206,28 +228,37 @@ impl Reservations {
         if self.len() < self.most { Ok(()) } else { Err(ReservationError::TooMany { most: self.most }) }
     }
 
+    /// Counts another one if there is room.
+    fn enter(&self) -> Result<(), ReservationError> {
+        let more = |len| (len < self.most).then_some(len + 1);
+        let counted = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.map(|_| ()).map_err(|_| ReservationError::TooMany { most: self.most })
+    }
+
     /// Keeps units that were taken until `ttl` from now. On an error the caller returns them.
-    pub fn add(&self, parts: &[Part], ttl: Nanos, now: Nanos) -> Result<Id, ReservationError> {
+    pub fn add<L: AsRef<str>, K: AsRef<[u8]>>(
+        &self,
+        parts: &[Part<L, K>],
+        ttl: Nanos,
+        now: Nanos,
+    ) -> Result<Id, ReservationError> {
         let id = Id::random().ok_or(ReservationError::NoId)?;
-        let mut kept = self.kept();
-        if kept.by_id.len() >= self.most {
-            return Err(ReservationError::TooMany { most: self.most });
-        }
-        let due = now.saturating_add(ttl);
-        kept.put(id, Reservation { parts: parts.to_vec(), ttl, due, status: Status::Open });
+        self.enter()?;
+        self.shard(id)
+            .add(id, &Reservation { parts, ttl, due: now.saturating_add(ttl), status: Status::Open });
         Ok(id)
     }
 
     /// The limits and keys of a reservation; empty if it is done.
     pub fn parts(&self, id: Id) -> Result<Vec<Part>, ReservationError> {
-        self.kept().by_id.get(&id).map(|found| found.parts.clone()).ok_or(ReservationError::Unknown)
+        self.shard(id).get(id).map(|(_, found)| found.parts)
     }
 
     /// Adds units that were taken, one estimate for each limit, and lets it live for its time from now. On an error the caller returns
     /// the units.
     pub fn extend(&self, id: Id, more: &[Estimate], now: Nanos) -> Result<(), ReservationError> {
-        let mut kept = self.kept();
-        let mut found = kept.by_id.get(&id).cloned().ok_or(ReservationError::Unknown)?;
+        let mut shard = self.shard(id);
+        let (head, mut found) = shard.get(id)?;
         if found.status != Status::Open || now >= found.due {
             return Err(ReservationError::Ended);
         }
@@ -242,15 +273,15 @@ impl Reservations {
         for (part, &estimate) in found.parts.iter_mut().zip(more) {
             part.taken.add(estimate);
         }
-        found.due = now.saturating_add(found.ttl);
-        kept.put(id, found);
+        found.due = now.saturating_add(found.ttl).max(found.due);
+        shard.records.replace(id, head, &found);
         Ok(())
     }
 
     /// Ends a reservation; `None` if it was done before.
     pub fn end(&self, id: Id, costs: Option<usize>, now: Nanos) -> Result<Option<Ending>, ReservationError> {
-        let mut kept = self.kept();
-        let mut found = kept.by_id.get(&id).cloned().ok_or(ReservationError::Unknown)?;
+        let mut shard = self.shard(id);
+        let (head, mut found) = shard.get(id)?;
         if found.status == Status::Done {
             return Ok(None);
         }
@@ -261,51 +292,40 @@ impl Reservations {
         let is_late = found.status == Status::Expired;
         let parts = mem::take(&mut found.parts);
         found.status = Status::Done;
-        found.due = now.saturating_add(found.ttl.max(REMEMBERED));
-        kept.put(id, found);
+        found.due = now.saturating_add(found.ttl.max(REMEMBERED)).max(found.due);
+        shard.records.replace(id, head, &found);
         Ok(Some(Ending { parts, is_late }))
     }
 
     /// Returns the parts of reservations that have just expired and forgets the old ones.
     pub fn expire(&self, now: Nanos) -> Vec<Part> {
-        let mut kept = self.kept();
         let mut released = Vec::new();
-        while let Some(&(due, id)) = kept.due.first()
-            && due <= now
-        {
-            kept.due.pop_first();
-            let Some(mut found) = kept.by_id.remove(&id) else { continue };
-            if found.status == Status::Open {
-                released.extend(found.parts.iter().filter(|part| part.is_released).cloned());
-                found.status = Status::Expired;
-                found.due =
-                    due.saturating_add(found.ttl.max(REMEMBERED)).max(now.saturating_add(Nanos::new(1)));
-                kept.put(id, found);
-            }
+        for shard in &self.shards {
+            let forgotten = lock(shard).expire(now, &mut released);
+            self.len.fetch_sub(forgotten, Ordering::Relaxed);
         }
         released
     }
 
     /// What is kept now, to be written by [`texts`](Self::texts) once the states of the limits have been copied.
     pub fn seen(&self) -> Seen {
-        Seen(self.kept().by_id.clone())
+        Seen(self.shards.iter().map(|shard| lock(shard).records.clone()).collect())
     }
 
     /// Each reservation that was seen before the states were copied, as a text, and the time when it expires or is forgotten. If it has
     /// ended since, the states may have its correction, which must not be made again: the text has the later status. Newer ones are left
     /// out, as the states may not have their units.
-    pub fn texts(&self, seen: Seen) -> Vec<(String, Nanos)> {
-        let kept = self.kept();
+    pub fn texts(&self, seen: Seen) -> impl Iterator<Item = (String, Nanos)> {
         let text = |(id, found): (Id, Reservation)| {
-            let later =
-                kept.by_id.get(&id).map_or((Status::Done, found.due), |later| (later.status, later.due));
-            let (status, due) = later;
+            let later = self.shard(id).get(id);
+            let (status, due) =
+                later.map_or((Status::Done, found.due), |(_, later)| (later.status, later.due));
             let parts = found.parts.iter().filter(|_| status != Status::Done).map(Written::of).collect();
             let written = (id.to_string(), found.ttl.get(), status, parts);
             // Numbers and strings always serialize.
             (serde_json::to_string::<(_, _, _, Vec<Written>)>(&written).unwrap_or_default(), due)
         };
-        seen.0.into_iter().map(text).collect()
+        seen.0.into_iter().flat_map(move |records| records.all().map(text).collect::<Vec<_>>())
     }
 
     /// Keeps a reservation from a text again. Returns whether it was valid and there is room.
@@ -315,36 +335,81 @@ impl Reservations {
             return false;
         };
         let Ok(id) = id.parse::<Id>() else { return false };
-        let mut kept = self.kept();
-        if kept.by_id.len() >= self.most {
+        let parts: Vec<Part> = parts.into_iter().map(Written::part).collect();
+        let mut shard = self.shard(id);
+        if parts.len() > MOST_PARTS || shard.records.find(id).is_some() || self.enter().is_err() {
             return false;
         }
-        let parts = parts.into_iter().map(Written::part).collect();
-        kept.put(id, Reservation { parts, ttl: Nanos::new(ttl), due, status });
+        shard.add(id, &Reservation { parts: &parts[..], ttl: Nanos::new(ttl), due, status });
         true
     }
 }
 
-impl Kept {
-    fn put(&mut self, id: Id, reservation: Reservation) {
-        let due = reservation.due;
-        if let Some(before) = self.by_id.insert(id, reservation) {
-            self.due.remove(&(before.due, id));
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    // No step panics midway.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shard {
+    /// A reservation and its first cell.
+    fn get(&self, id: Id) -> Result<(u32, Reservation), ReservationError> {
+        let head = self.records.find(id).ok_or(ReservationError::Unknown)?;
+        Ok((head, self.records.get(head).1))
+    }
+
+    fn add<L: AsRef<str>, K: AsRef<[u8]>>(&mut self, id: Id, new: &Reservation<&[Part<L, K>]>) {
+        let head = self.records.add(id, new);
+        self.due.push(Reverse((tick(new.due), head)));
+    }
+
+    /// Adds the parts of those that have just expired to `released`, forgets the old ones, and returns how many.
+    fn expire(&mut self, now: Nanos, released: &mut Vec<Part>) -> usize {
+        let (mut again, mut forgotten) = (Vec::new(), 0);
+        while let Some(&Reverse((at, head))) = self.due.peek()
+            && at <= tick(now)
+        {
+            self.due.pop();
+            if self.records.due(head) <= now {
+                let (id, mut found) = self.records.get(head);
+                if found.status != Status::Open {
+                    self.records.forget(head);
+                    forgotten += 1;
+                    continue;
+                }
+                released.extend(found.parts.iter().filter(|part| part.is_released).cloned());
+                found.status = Status::Expired;
+                let due = found.due.saturating_add(found.ttl.max(REMEMBERED));
+                found.due = due.max(now.saturating_add(Nanos::new(1)));
+                self.records.replace(id, head, &found);
+            }
+            // It was extended or has ended in another way since, or expires within this second.
+            again.push(Reverse((tick(self.records.due(head)), head)));
         }
-        self.due.insert((due, id));
+        self.due.extend(again);
+        forgotten
     }
 }
 
+/// About a second, rounded down.
+fn tick(time: Nanos) -> u32 {
+    u32::try_from(time.get() >> 30).unwrap_or(u32::MAX)
+}
+
 /// The limits, the keys, and whether units go back on expiry, as a record in the store has them.
-pub(crate) fn text_of(parts: &[Part]) -> Vec<u8> {
-    let written: Vec<_> = parts.iter().map(|part| (&part.limit, &part.key, part.is_released)).collect();
+pub(crate) fn text_of(parts: &[Part<&str, &[u8]>]) -> Vec<u8> {
+    let written: Vec<_> = parts.iter().map(|part| (part.limit, part.key, part.is_released)).collect();
     serde_json::to_vec(&written).unwrap_or_default()
 }
 
 /// The parts of a record's text, without their estimates, which the record has.
 pub(crate) fn parts_of(text: &[u8]) -> Option<Vec<Part>> {
     let written: Vec<(Box<str>, Box<[u8]>, bool)> = serde_json::from_slice(text).ok()?;
-    let part = |(limit, key, is_released)| Part { limit, key, taken: Estimates::default(), is_released };
+    let part = |(limit, key, is_released): (Box<str>, _, _)| Part {
+        limit: limit.into(),
+        key,
+        taken: Estimates::default(),
+        is_released,
+    };
     Some(written.into_iter().map(part).collect())
 }
 
