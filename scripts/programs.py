@@ -23,9 +23,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ["cargo", "test", "--workspace", "--all-features", "--locked", "--no-run"]
 LONGEST_SECONDS = 600
 # These measure how long answers take while the machine is otherwise idle, or use all of it, so that no other program runs then.
-ALONE = {"attack", "distance", "outage"}
+ALONE = {"attack", "cluster", "distance", "outage", "roll_outs"}
 # Those that run for longest begin first, so that none of them is left over at the end.
-LONG = ["grpc", "envoy_proxy", "chaos", "differential", "health", "sentinel", "nodes", "cluster", "roll_outs", "pages", "promises"]
+LONG = ["grpc", "envoy_proxy", "chaos", "differential", "health", "sentinel", "nodes", "pages", "promises"]
 
 
 class Program:

@@ -368,6 +368,6 @@ if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
         scripts/programs.py --package redis --alone -- --skip tls_connects_only_to_trusted_servers \
         --skip each_mode_decides_in_a_cluster_with_tls --skip a_plain_address_of_a_tls_server_gives_a_hint \
         --skip an_authority_that_changes_in_its_file
-    stage "the shared store on $("$valkey" --version)" env TIDEGATE_REDIS_SERVER="$valkey" scripts/programs.py --package redis
+    stage "the shared store on $("$valkey" --version)" env TIDEGATE_REDIS_SERVER="$valkey" scripts/programs.py --package redis --alone
     collect
 fi

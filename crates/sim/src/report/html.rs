@@ -165,7 +165,12 @@ fn comparison(report: &Report) -> Markup {
     };
     let table = html! {
         table {
-            tr { @for (column, head) in HEADS.iter().enumerate() { th class=[class(column, false)] { (head) } } }
+            tr {
+                @for (column, head) in HEADS.iter().enumerate() {
+                    // A head without a text is announced as one.
+                    @if head.is_empty() { td {} } @else { th class=[class(column, false)] { (head) } }
+                }
+            }
             @for (trial, findings, row) in report.rows() {
                 tr {
                     @for (column, cell) in cells(report, trial, findings, row).iter().enumerate() {
