@@ -1,10 +1,10 @@
 //! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store: reserve, extend, settle, cancel, and the end of those that expire.
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::Nanos;
 use tidegate_limiter::Estimate;
 
 use super::{
-    Ask, JointAnswer, Part as JointPart, Refusal, Service,
+    Answer, Ask, JointAnswer, Part as JointPart, Refusal, Service,
     joint::{joint_answer, take_in_memory},
     reserve_in_store::reserved_in_store,
 };
@@ -21,17 +21,12 @@ fn between() -> std::future::Ready<()> {
 #[cfg(test)]
 use model::pause as between;
 
-/// What a limit's decision took.
-fn taken_of<'a>(
-    part: &'a JointPart<'_>,
-    decision: &Decision,
-    now: Nanos,
-    place: u64,
-) -> Part<&'a str, &'a [u8]> {
-    let JointPart { limit, key, cost } = part;
+/// What a limit's answer took.
+fn taken_of(answer: &Answer, cost: u64, now: Nanos, place: u64) -> Part<&str, &[u8]> {
+    let Answer { limit, key, decision } = answer;
     // A shadow limit that would deny has taken nothing, unless it is soft.
     let has_taken = decision.is_allowed() || limit.spec().soft;
-    let cost = if has_taken { *cost } else { 0 };
+    let cost = if has_taken { cost } else { 0 };
     Part { taken: Estimate { cost, taken: now, place }.into(), ..Part::new(limit.spec(), key) }
 }
 
@@ -69,19 +64,18 @@ impl Service {
         let places: Vec<_> = parts.iter().map(|part| part.limit.limiter().place(part.key)).collect();
         between().await;
         let decisions = take_in_memory(&parts, now).map_err(|refusal| (0, refusal))?;
-        let admits =
-            |(part, decision): (&JointPart<'_>, &Decision)| decision.is_allowed() || part.limit.spec().shadow;
-        if !parts.iter().zip(&decisions).all(admits) {
-            return Ok((joint_answer(parts, decisions), None));
+        let joint = joint_answer(parts, decisions);
+        if !joint.is_allowed() {
+            return Ok((joint, None));
         }
-        let all = parts.iter().zip(&decisions).zip(places);
+        let all = joint.answers.iter().zip(asks).zip(places);
         let taken: Vec<_> =
-            all.map(|((part, decision), place)| taken_of(part, decision, now, place)).collect();
+            all.map(|((answer, ask), place)| taken_of(answer, ask.cost, now, place)).collect();
         between().await;
         match self.reservations.add(&taken, ttl, now) {
             Ok(id) => {
                 drop(taken);
-                Ok((joint_answer(parts, decisions), Some(id)))
+                Ok((joint, Some(id)))
             }
             Err(why) => {
                 between().await;
