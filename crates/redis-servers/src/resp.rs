@@ -34,7 +34,7 @@ impl Reply {
 /// Sends one command on a new connection and reads the reply.
 ///
 /// # Errors
-/// When the server cannot be reached or does not reply within two seconds.
+/// When the server cannot be reached within two seconds or does not reply within twenty, as when it runs a long script.
 pub fn ask(port: u16, command: &[&str]) -> io::Result<Reply> {
     ask_as(port, None, command)
 }
@@ -42,7 +42,7 @@ pub fn ask(port: u16, command: &[&str]) -> io::Result<Reply> {
 /// Like [`ask`], with a password.
 pub(crate) fn ask_as(port: u16, password: Option<&str>, command: &[&str]) -> io::Result<Reply> {
     let mut stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(2))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     let auth = password.map(|password| ["AUTH", password]);
     let mut request = String::new();
     for command in auth.iter().map(<[_; 2]>::as_slice).chain([command]) {
