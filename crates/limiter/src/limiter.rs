@@ -293,19 +293,26 @@ impl<C: ?Sized> Limiter<C> {
 
 impl<C: Clock> Limiter<C> {
     /// Asks for one unit at the current time.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // See `acquire`.
     pub fn check(&self) -> Decision {
         self.acquire(1)
     }
 
     /// Asks for `cost` at the current time. A cost of 0 is a peek.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // A caller that reads yes or no does not pay for the rest of a decision.
     pub fn acquire(&self, cost: u64) -> Decision {
         if self.is_plain()
             && let Some(decision) = self.versions.try_decide(|| self.clock.now(), cost)
         {
             return decision;
         }
+        self.acquire_behind_now(cost)
+    }
+
+    #[cold]
+    fn acquire_behind_now(&self, cost: u64) -> Decision {
         self.acquire_behind(cost, self.clock.now())
     }
 

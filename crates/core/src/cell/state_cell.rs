@@ -10,7 +10,7 @@
 use alloc::{boxed::Box, vec};
 
 use super::{Backoff, Lock};
-use crate::{Algorithm, Decision, Nanos, Policy, sync::UnsafeCell};
+use crate::{Algorithm, Decision, Nanos, Policy, algorithm::PlainBucket, sync::UnsafeCell};
 
 /// The state of one limiter.
 ///
@@ -48,25 +48,37 @@ impl StateCell {
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     pub fn try_decide(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u64) -> Option<Decision> {
         let Some(bucket) = policy.plain_bucket(cost) else {
-            return self.try_decide_any(policy, now(), cost);
+            return self.try_decide_any(policy, now, cost);
         };
-        // A separate loop: passing the decision through memory would take a third of the time.
-        let mut seen = self.head.read()?;
+        let seen = self.head.read()?;
         let now = now();
+        match bucket.step(seen, now, cost) {
+            Ok((next, after)) if self.head.replace(seen, next) => Some(bucket.allow(after)),
+            Ok(_) => self.try_decide_again(bucket, now, cost),
+            Err(denied) => Some(denied),
+        }
+    }
+
+    /// Decides after another thread was faster.
+    #[cold]
+    #[inline(never)]
+    fn try_decide_again(&self, bucket: PlainBucket, now: Nanos, cost: u64) -> Option<Decision> {
         let mut backoff = Backoff::new();
         loop {
+            backoff.wait();
+            let seen = self.head.read()?;
             match bucket.step(seen, now, cost) {
                 Ok((next, after)) if self.head.replace(seen, next) => return Some(bucket.allow(after)),
                 Ok(_) => {}
                 Err(denied) => return Some(denied),
             }
-            backoff.wait();
-            seen = self.head.read()?;
         }
     }
 
+    /// Reads the clock, too: once in a caller's code is enough.
     #[inline(never)]
-    fn try_decide_any(&self, policy: &Policy, now: Nanos, cost: u64) -> Option<Decision> {
+    fn try_decide_any(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u64) -> Option<Decision> {
+        let now = now();
         if !self.wide {
             return self.try_apply(|state| policy.decide(state, now, cost));
         }
