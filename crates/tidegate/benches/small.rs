@@ -105,11 +105,25 @@ fn entry_and_exit_by_kinds_of_rules(bencher: Bencher<'_, '_>, kinds: usize) {
 }
 
 /// `count` flow rules with different thresholds.
-#[divan::bench(args = [1, 10, 100], min_time = 0.5)]
-fn entry_and_exit_by_number_of_rules(bencher: Bencher<'_, '_>, count: u32) {
-    let gate = Gate::new();
+#[divan::bench(args = [1, 10, 100], sample_size = 1_000, min_time = 0.5)]
+fn entry_and_exit_by_number_of_flow_rules(bencher: Bencher<'_, '_>, count: u32) {
     let flow = (0..count).map(|at| FlowRule::new("resource", 1_000_000_000 + at)).collect();
-    gate.load(Rules { flow, ..Rules::default() }).expect("possible rules");
+    enter_with(bencher, Rules { flow, ..Rules::default() });
+}
+
+/// `count` breakers with different ratios.
+#[divan::bench(args = [1, 10, 100], sample_size = 1_000, min_time = 0.5)]
+fn entry_and_exit_by_number_of_breakers(bencher: Bencher<'_, '_>, count: u32) {
+    let breaker = |at: u32| {
+        let trip = Trip::ErrorRatio { ratio: 0.5 + f64::from(at) / 1_000.0 };
+        BreakerRule::new("resource", trip, Duration::from_secs(5))
+    };
+    enter_with(bencher, Rules { breakers: (0..count).map(breaker).collect(), ..Rules::default() });
+}
+
+fn enter_with(bencher: Bencher<'_, '_>, rules: Rules) {
+    let gate = Gate::new();
+    gate.load(rules).expect("possible rules");
     let resource = gate.resource("resource");
     bencher.bench(|| resource.enter().is_ok());
 }
