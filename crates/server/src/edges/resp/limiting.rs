@@ -6,7 +6,7 @@ use tidegate_core::{Decision, DenialReason, MAX_LIMIT};
 
 use super::{
     question::Question,
-    reply::Replies,
+    reply::{Replies, to_integer},
     session::{Context, Flow},
 };
 use crate::{
@@ -122,7 +122,9 @@ pub(super) fn write_decision(
 #[inline]
 pub(super) fn write_numbers(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
     let allowed = decision.is_allowed() || shadow;
-    let ms = |span: Duration| i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
+    // A decision's times are at most 584 years, and fit.
+    let ms =
+        |span: Duration| span.as_secs() as i64 * 1_000 + i64::from(span.subsec_nanos().div_ceil(1_000_000));
     let wait = if !allowed {
         decision.retry_after().map_or(-1, ms)
     } else if decision.delay().is_zero() {
@@ -130,11 +132,14 @@ pub(super) fn write_numbers(replies: &mut Replies<'_>, decision: &Decision, shad
     } else {
         ms(decision.delay())
     };
-    replies.integer(i64::from(!allowed));
-    replies.count(decision.limit());
-    replies.count(decision.remaining());
-    replies.integer(wait);
-    replies.integer(reset_after(decision).map_or(-1, ms));
+    let reset = reset_after(decision).map_or(-1, ms);
+    replies.integers([
+        i64::from(!allowed),
+        to_integer(decision.limit()),
+        to_integer(decision.remaining()),
+        wait,
+        reset,
+    ]);
 }
 
 /// Five integers, in redis-cell's format.

@@ -131,6 +131,22 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>
 /// A decimal number and the CR LF after it: its value, and where the next line begins.
 #[inline]
 fn number(input: &[u8], from: usize, wrong: ProtocolError) -> Result<Option<(i64, usize)>, ProtocolError> {
+    // Most numbers have one digit or two.
+    match input.get(from..) {
+        Some([ones @ b'0'..=b'9', b'\r', b'\n', ..]) => Ok(Some((i64::from(ones - b'0'), from + 3))),
+        Some([tens @ b'0'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..]) => {
+            Ok(Some((i64::from(tens - b'0') * 10 + i64::from(ones - b'0'), from + 4)))
+        }
+        _ => long_number(input, from, wrong),
+    }
+}
+
+#[inline(never)]
+fn long_number(
+    input: &[u8],
+    from: usize,
+    wrong: ProtocolError,
+) -> Result<Option<(i64, usize)>, ProtocolError> {
     let mut at = from;
     let mut value = 0_i64;
     let negative = input.get(at) == Some(&b'-');
