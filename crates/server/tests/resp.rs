@@ -258,6 +258,25 @@ fn many_commands_in_one_piece_are_answered_in_order() {
 }
 
 #[test]
+fn commands_of_all_lengths_in_one_piece_are_answered_as_one_by_one() {
+    let server = Running::with_rules("resp-lengths", RULES);
+    // The most arguments that a command has, 64, are also the most that are parsed in advance.
+    let commands: Vec<String> =
+        (0..150_usize).map(|at| format!("COMMAND INFO{}", " nope".repeat(at * 37 % 63))).collect();
+    let mut one_by_one = Resp::connect(server.resp);
+    let replies: Vec<String> = commands.iter().map(|command| one_by_one.ask(command)).collect();
+    let mut client = Resp::connect(server.resp);
+    let mut bytes: Vec<u8> = commands.iter().flat_map(|command| frame(command)).collect();
+    bytes.extend(b"*65\r\n");
+    client.send(&bytes);
+    for reply in replies {
+        assert_eq!(client.reply(), reply);
+    }
+    assert_eq!(client.reply(), "ERR Protocol error: more than 64 arguments");
+    assert!(client.ends());
+}
+
+#[test]
 fn malformed_input_gets_an_error_and_closes_the_connection() {
     let server = Running::with_rules("resp-malformed", RULES);
     for (bytes, told) in [

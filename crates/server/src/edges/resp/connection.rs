@@ -8,7 +8,7 @@ use super::{
     MAX_FRAME, Shared,
     batch::Batch,
     commands::{COMMANDS, run},
-    parse::{Args, parse},
+    parse::{Ahead, ProtocolError},
     reply::Replies,
     session::{Context, Flow, Session},
     socket::Transport,
@@ -23,8 +23,6 @@ pub(super) const BUFFER: usize = READ + MAX_FRAME;
 const OUTPUT_FULL: usize = 256 * 1024;
 /// An output buffer larger than this is freed when it is empty.
 const OUTPUT_KEPT: usize = 4 * 1024;
-/// How many commands of a pipeline are parsed in advance.
-const AHEAD: usize = 16;
 /// How long a frame may stay unfinished, or a reply unsent.
 const STUCK: Nanos = Nanos::from_secs(30);
 
@@ -163,43 +161,40 @@ impl<S: Transport> Connection<S> {
     /// Runs the commands in `data`. Returns how many bytes it has consumed.
     fn answer(&mut self, data: &[u8], context: TurnContext<'_>) -> usize {
         let stats = &context.shared.stats;
-        let mut args = Args::new();
+        let mut ahead = Ahead::new();
         let (mut used, mut commands) = (0, 0);
-        let mut looked = 0;
         let questions = self.batch.questions.len();
         while used < data.len() && !self.closing && !self.must_wait() {
             // Replies after a question wait for its reply.
             let out = if self.batch.is_empty() { &mut self.output } else { &mut self.batch.between };
-            match parse(&data[used..], &mut args) {
-                Ok(Some(length)) => {
-                    if used >= looked && used + length < data.len() {
-                        looked = used + length + look_ahead(&data[used + length..], context);
-                    }
-                    used += length;
-                    if args.get().is_empty() {
-                        continue;
-                    }
-                    commands += 1;
-                    let mut context = Context {
-                        shared: context.shared,
-                        limits: context.limits,
-                        now: context.now,
-                        commands: &COMMANDS,
-                        session: &mut self.session,
-                        out,
-                        questions: &mut self.batch.questions,
-                    };
-                    self.closing = run(&mut context, args.get()) == Flow::Close;
-                }
-                Ok(None) => break,
-                Err(error) => {
+            let mut frame = ahead.next();
+            if frame.is_none() {
+                if let Err(error) = look_ahead(&data[used..], &mut ahead, context) {
                     stats.protocol_errors.fetch_add(1, Ordering::Relaxed);
                     let mut replies = Replies { out, protocol: self.session.protocol };
                     replies.error(&format!("ERR {error}"));
                     tracing::debug!(peer = %self.session.peer, %error, "connection closed");
                     self.closing = true;
+                    break;
                 }
+                frame = ahead.next();
             }
+            let Some((args, length)) = frame else { break };
+            used += length;
+            if args.is_empty() {
+                continue;
+            }
+            commands += 1;
+            let mut context = Context {
+                shared: context.shared,
+                limits: context.limits,
+                now: context.now,
+                commands: &COMMANDS,
+                session: &mut self.session,
+                out,
+                questions: &mut self.batch.questions,
+            };
+            self.closing = run(&mut context, args) == Flow::Close;
         }
         self.waiting = self.must_wait() && used < data.len();
         self.moved |= used > 0;
@@ -354,27 +349,23 @@ impl<S: Transport> Connection<S> {
     }
 }
 
-/// Prefetches the states for the next commands. Returns how many bytes of commands were read.
-///
-/// A pipeline's keys are known in advance, so their memory is fetched in parallel instead of one after another. This parses
-/// the frames twice, which costs a fifth of one such fetch. The states of shared limits are elsewhere.
-fn look_ahead(data: &[u8], context: TurnContext<'_>) -> usize {
-    if context.shared.service.store().is_some() {
-        return data.len();
-    }
-    let mut args = Args::new();
-    let mut at = 0;
-    for _ in 0..AHEAD {
-        let Ok(Some(length)) = parse(&data[at..], &mut args) else { break };
-        at += length;
-        if let [name, limit, key, ..] = args.get()
+/// Parses the next commands, and prefetches their states: a pipeline's keys are known in advance, so their memory is fetched in
+/// parallel instead of one after another. The states of shared limits are elsewhere.
+fn look_ahead<'a>(
+    data: &'a [u8],
+    ahead: &mut Ahead<'a>,
+    context: TurnContext<'_>,
+) -> Result<(), ProtocolError> {
+    let is_here = context.shared.service.store().is_none();
+    ahead.parse(data, |args| {
+        if let [name, limit, key, ..] = args
+            && is_here
             && name.eq_ignore_ascii_case(b"ACQUIRE")
             && let Some(limit) = context.limits.limit(limit)
         {
             limit.limiter().prefetch(key);
         }
-    }
-    at
+    })
 }
 
 #[cfg(test)]

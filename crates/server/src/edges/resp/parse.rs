@@ -3,6 +3,8 @@
 //! A pure function of the bytes so far: it keeps no state, allocates nothing and copies nothing. An incomplete frame is parsed
 //! again when more bytes have arrived; [`MAX_FRAME`] bounds that cost.
 
+use std::ops::Range;
+
 /// The longest frame, in bytes.
 pub const MAX_FRAME: usize = 16 * 1024;
 /// The longest single argument, in bytes.
@@ -14,18 +16,20 @@ pub const MAX_ARGS: usize = 64;
 #[derive(Debug)]
 pub struct Args<'a> {
     items: [&'a [u8]; MAX_ARGS],
+    /// Before them are the arguments of frames that [`Ahead`] keeps.
+    begin: usize,
     len: usize,
 }
 
 impl<'a> Args<'a> {
     /// No arguments yet. One value can be reused for many frames.
     pub const fn new() -> Self {
-        Self { items: [&[]; MAX_ARGS], len: 0 }
+        Self { items: [&[]; MAX_ARGS], begin: 0, len: 0 }
     }
 
     /// The arguments of the last parsed frame; empty for an empty line.
     pub fn get(&self) -> &[&'a [u8]] {
-        &self.items[..self.len]
+        &self.items[self.begin..self.len]
     }
 
     fn push(&mut self, item: &'a [u8]) -> Result<(), ProtocolError> {
@@ -83,6 +87,13 @@ pub enum ProtocolError {
 #[inline]
 pub fn parse<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
     args.len = 0;
+    parse_after(input, args)
+}
+
+/// [`parse`], with the arguments after those of the frames before.
+#[inline]
+fn parse_after<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
+    args.begin = args.len;
     let end = match input.first() {
         None => return Ok(None),
         Some(b'*') => parse_array(input, args)?,
@@ -92,6 +103,57 @@ pub fn parse<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, 
         Some(end) if end <= MAX_FRAME => Ok(Some(end)),
         None if input.len() < MAX_FRAME => Ok(None),
         _ => Err(ProtocolError::FrameTooLong),
+    }
+}
+
+/// How many frames of a pipeline are parsed in advance.
+const AHEAD: usize = 16;
+
+/// Complete frames at the start of some input, parsed before the first of them is run.
+pub(super) struct Ahead<'a> {
+    args: Args<'a>,
+    /// The arguments of each frame in `args`, and its length in bytes.
+    frames: [(Range<usize>, usize); AHEAD],
+    next: usize,
+    len: usize,
+}
+
+impl<'a> Ahead<'a> {
+    pub const fn new() -> Self {
+        Self { args: Args::new(), frames: [const { (0..0, 0) }; AHEAD], next: 0, len: 0 }
+    }
+
+    /// The arguments of the next frame, and its length in bytes.
+    #[inline]
+    pub fn next(&mut self) -> Option<(&[&'a [u8]], usize)> {
+        let (args, length) = self.frames[..self.len].get(self.next)?.clone();
+        self.next += 1;
+        Some((&self.args.items[args], length))
+    }
+
+    /// Parses the frames at the start of `input` as far as they have room, and shows each frame after the first.
+    /// An error in a later frame is left for when that frame is the first.
+    ///
+    /// # Errors
+    /// When no continuation of `input` can be a request.
+    pub fn parse(&mut self, input: &'a [u8], mut show: impl FnMut(&[&'a [u8]])) -> Result<(), ProtocolError> {
+        (self.next, self.len) = (0, 0);
+        let Some(mut at) = parse(input, &mut self.args)? else { return Ok(()) };
+        self.keep(at);
+        while self.len < AHEAD
+            && let Ok(Some(length)) = parse_after(&input[at..], &mut self.args)
+        {
+            show(self.args.get());
+            self.keep(length);
+            at += length;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn keep(&mut self, length: usize) {
+        self.frames[self.len] = (self.args.begin..self.args.len, length);
+        self.len += 1;
     }
 }
 
