@@ -156,6 +156,9 @@ fn a_key_is_reported_once_for_each_threshold_and_period() {
     take("b", 10);
     server.resp("ACQUIRE t a 1");
     assert_eq!([events(80), events(100)], [2, 2]);
+    server.resp("BLOCK t c");
+    server.resp("ACQUIRE t c 9");
+    assert_eq!([events(80), events(100)], [2, 2], "a block is no use");
     server.advance(std::time::Duration::from_mins(1));
     take("a", 8);
     assert_eq!([events(80), events(100)], [3, 2], "a new window");

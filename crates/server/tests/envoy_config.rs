@@ -10,6 +10,7 @@
 use std::{collections::HashMap, path::PathBuf};
 
 use proptest::prelude::*;
+use serde_json::{Value as Json, json};
 use tidegate_server::{
     envoy::{self, Config},
     rules::{self, Keeping, RulesError},
@@ -397,6 +398,90 @@ descriptors:
     let read = rules::parse(&text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
     assert_eq!(read.limits, config.limits, "{text}");
     assert!(text.contains("# unlimited: shop admin"), "{text}");
+}
+
+/// A domain, and the keys and values of the descriptors down to a limit.
+type Place = (String, Vec<(String, Option<String>)>);
+
+/// The name of the limit at a place.
+fn name((domain, path): &Place) -> String {
+    let rate_limit = json!({"unit": "hour", "requests_per_unit": 1});
+    let below = path.iter().rev().fold(None, |below: Option<Json>, (key, value)| {
+        let mut descriptor = json!({"key": key});
+        if let Some(value) = value {
+            descriptor["value"] = json!(value);
+        }
+        match below {
+            Some(below) => descriptor["descriptors"] = json!([below]),
+            None => descriptor["rate_limit"] = rate_limit.clone(),
+        }
+        Some(descriptor)
+    });
+    let text = json!({"domain": domain, "descriptors": [below]}).to_string();
+    let file =
+        envoy::parse(&text, 0, Keeping::Memory).unwrap_or_else(|problems| panic!("{problems:?}: {text}"));
+    file.into_config().limits[0].name.clone()
+}
+
+#[test]
+fn plain_names_are_readable_and_others_are_unambiguous() {
+    let of = |domain: &str, path: &[(&str, Option<&str>)]| {
+        name(&(
+            domain.to_owned(),
+            path.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect(),
+        ))
+    };
+    assert_eq!(of("shop", &[("user", None)]), "shop.user");
+    assert_eq!(of("shop", &[("tier", Some("gold")), ("user_id", None)]), "shop.tier--gold.user_id");
+    let odd = of("shop", &[("path", Some("/a"))]);
+    assert!(odd.starts_with("shop.path---a-"), "{odd}");
+    assert_ne!(odd, of("shop", &[("path", Some(":a"))]));
+    assert_ne!(of("a.b", &[("c", None)]), of("a", &[("b", None), ("c", None)]));
+    assert_ne!(of("a", &[("b--c", None)]), of("a", &[("b", Some("c"))]));
+    let long = "x".repeat(100);
+    assert_ne!(of(&long, &[("a", None)]), of(&long, &[("b", None)]));
+}
+
+/// The key of a limit below three descriptors without a value.
+fn key_of(values: [&str; 3]) -> Vec<u8> {
+    let text = "domain: d\ndescriptors: [{key: a, descriptors: [{key: b, descriptors: [{key: c, rate_limit: {unit: hour, requests_per_unit: 1}}]}]}]";
+    let config = envoy::parse(text, 0, Keeping::Memory).unwrap().into_config();
+    let mut key = Vec::new();
+    config.domains.find("d", ["a", "b", "c"].into_iter().zip(values), &mut key).unwrap();
+    key
+}
+
+#[test]
+fn long_values_have_short_keys_and_no_value_imitates_a_digest() {
+    let of = |value: &str| key_of(["", "GET", value]);
+    let long = "a".repeat(60_000);
+    assert!(of(&long).len() < 128);
+    assert_ne!(of(&long), of(&"a".repeat(60_001)));
+    let digest = String::from_utf8(of(&long)).unwrap();
+    let digest = &digest[digest.find("60000#").unwrap()..];
+    assert_ne!(of(&long), of(digest));
+    assert!(of(&"b".repeat(256)).ends_with(b"bbb"));
+}
+
+fn place() -> impl Strategy<Value = Place> {
+    let text = || "[a.:_-]{1,3}";
+    (text(), proptest::collection::vec((text(), proptest::option::of(text())), 1..4))
+}
+
+proptest! {
+    #[test]
+    fn no_two_lists_of_values_share_a_key(one in ["[0-9:a]{0,4}", "[0-9:a]{0,4}", "[0-9:a]{0,4}"], other in ["[0-9:a]{0,4}", "[0-9:a]{0,4}", "[0-9:a]{0,4}"]) {
+        let key = |values: &[String; 3]| key_of(values.each_ref().map(|value| value.as_str()));
+        prop_assert_eq!(one == other, key(&one) == key(&other));
+    }
+
+    #[test]
+    fn no_two_places_share_a_name(one in place(), other in place()) {
+        prop_assert_eq!(one == other, name(&one) == name(&other));
+        let name = name(&one);
+        prop_assert!(name.len() <= 64);
+        prop_assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)));
+    }
 }
 
 /// A descriptor of a generated configuration: key, value, whether it has a limit, and the descriptors below it.

@@ -2,10 +2,17 @@
 
 mod harness;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use harness::{Resp, Running, replace};
+use proptest::prelude::*;
 use serde_json::{Value, json};
+use tidegate_core::Nanos;
+use tidegate_server::{
+    heavy::{PERIOD, Top, TopKey},
+    limits::{Act, Capacity, Limits},
+    rules,
+};
 
 const RULES: &str = "
 limits:
@@ -193,6 +200,10 @@ fn a_trace_has_what_every_protocol_asked_in_its_order() {
     assert_eq!(verdicts(&lines, "trial", "alice"), [word("admitted", 1), word("shadow_denied", 1)]);
     assert_eq!(verdicts(&lines, "CL.THROTTLE", "alice"), [word("admitted", 1), word("denied", 3)]);
     assert_eq!((&lines[0]["share"], &lines[0]["fresh"]), (&json!("100%"), &json!(true)));
+    assert!(
+        lines.iter().any(|line| line["limit"] == "all" && line["time"].is_string()),
+        "a global limit, too"
+    );
     assert_eq!(lines.last().unwrap(), &json!({"end": 10}));
     let first = lines.iter().find(|line| line["time"].is_string()).unwrap();
     assert_eq!(first["time"], "1700049600.000000000");
@@ -296,4 +307,114 @@ fn heavy_keys_of_cl_throttle_have_names() {
         (vec![("alice", 3)], vec![("alice", 2)])
     );
     assert!(client.ask("TOP cl.throttle 1").contains("asked_most [[alice 3 3 3]]"));
+}
+
+/// A limit that counts heavy keys.
+struct Asked(Limits);
+
+impl Asked {
+    fn new(top_keys: usize) -> Self {
+        let rules = rules::parse("limits: [{name: a, limit: 1000000000/1s}]").unwrap();
+        let capacity = Capacity { top_keys, ..Capacity::from(100) };
+        Self(Limits::new(rules, capacity, |_| None, Nanos::ZERO).unwrap())
+    }
+
+    fn ask(&self, key: &[u8], denied: bool, now: Nanos) {
+        let cost = if denied { 2_000_000_000 } else { 1 };
+        let decision = self.0.limits()[0].decide_in_memory(Act::Take, key, cost, now).unwrap();
+        assert_eq!(decision.is_denied(), denied);
+    }
+
+    fn top(&self, now: Nanos) -> Top {
+        self.0.limits()[0].top(usize::MAX, now).unwrap()
+    }
+}
+
+fn bounds(keys: &[TopKey]) -> Vec<(&[u8], u64, u64, u64)> {
+    keys.iter().map(|key| (&*key.key, key.count, key.at_least, key.at_most)).collect()
+}
+
+#[test]
+fn counts_of_the_period_before_are_shown_and_older_ones_are_forgotten() {
+    let asked = Asked::new(10);
+    let begin = Nanos::new(1_000 * PERIOD.get());
+    asked.ask(b"old", false, begin);
+    // Time that jumps back counts in the period under way.
+    asked.ask(b"old", false, Nanos::ZERO);
+    let next = begin.saturating_add(PERIOD);
+    asked.ask(b"new", true, next);
+    let top = asked.top(next);
+    assert_eq!(bounds(&top.asked), [(&b"old"[..], 2, 2, 2), (b"new", 1, 1, 1)]);
+    assert_eq!((bounds(&top.denied), top.requests, top.denials), (vec![(&b"new"[..], 1, 1, 1)], 3, 1));
+    assert_eq!(top.span, PERIOD);
+    let later = next.saturating_add(PERIOD);
+    assert_eq!(bounds(&asked.top(later).asked), [(&b"new"[..], 1, 1, 1)]);
+    assert_eq!(asked.top(later).span, PERIOD, "the span that is shown, not the server's age");
+    assert!(asked.top(later.saturating_add(PERIOD)).asked.is_empty());
+}
+
+#[test]
+fn a_flood_costs_no_more_than_the_budget_its_keys_are_found_and_later_all_decisions_are_counted_again() {
+    const FLOOD: u64 = 1_500_000;
+    let asked = Asked::new(100);
+    let begin = 5_000 * PERIOD.get();
+    let mut exact: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+    // A million requests a second. Three keys have a sixteenth each, in a rhythm that sampling at a fixed stride would miss.
+    for number in 0..FLOOD {
+        let heavy = number % 16 < 3;
+        let key = if heavy { format!("heavy-{}", number % 16) } else { format!("made-up-{number}") };
+        asked.ask(key.as_bytes(), number % 16 == 1, Nanos::new(begin + number * 1_000));
+        if heavy {
+            *exact.entry(key.into_bytes()).or_default() += 1;
+        }
+    }
+    let top = asked.top(Nanos::new(begin + FLOOD * 1_000));
+    // A second has a budget of 4,096, and at that the rate is halved.
+    assert!((128..=1_024).contains(&top.one_in), "one in {}", top.one_in);
+    for key in &top.asked[..3] {
+        let exact = exact.get(&*key.key).unwrap_or_else(|| panic!("{key:?} is none of the heavy ones"));
+        assert!((key.at_least..=key.at_most).contains(exact), "{exact} is not within {key:?}");
+        assert!(key.at_least > 50_000, "the bound is useful: {key:?}");
+    }
+    assert_eq!((&*top.denied[0].key, top.denied.len()), (&b"heavy-1"[..], 1));
+    let mut now = Nanos::new(begin + FLOOD * 1_000);
+    for _ in 0..1_000 {
+        now = now.saturating_add(Nanos::from_secs(1));
+        asked.ask(b"a", false, now);
+    }
+    assert_eq!(asked.top(now).one_in, 1);
+}
+
+proptest! {
+    /// The bounds over two periods when all decisions are counted.
+    #[test]
+    fn exact_counts_lie_within_the_bounds_of_both_periods(
+        capacity in 1_usize..8,
+        asks in prop::collection::vec((0_u8..20, any::<bool>()), 0..300),
+        change in 0_usize..300,
+    ) {
+        let asked = Asked::new(capacity);
+        let mut exact: BTreeMap<(bool, u8), u64> = BTreeMap::new();
+        let begin = 77 * PERIOD.get();
+        for (at, (key, denied)) in asks.iter().enumerate() {
+            asked.ask(&[*key], *denied, Nanos::new(begin + if at < change { 0 } else { PERIOD.get() }));
+            *exact.entry((false, *key)).or_default() += 1;
+            if *denied {
+                *exact.entry((true, *key)).or_default() += 1;
+            }
+        }
+        let top = asked.top(Nanos::new(begin + PERIOD.get()));
+        for (kind, keys) in [(false, &top.asked), (true, &top.denied)] {
+            prop_assert!(keys.len() <= 2 * capacity);
+            for key in keys {
+                let exact = exact.remove(&(kind, key.key[0])).unwrap_or(0);
+                prop_assert!((key.at_least..=key.at_most).contains(&exact), "{} {:?}", exact, key);
+            }
+        }
+        // A key without a name has at most the share of a named one in each period.
+        for ((denied, _), count) in exact {
+            let total = if denied { top.denials } else { top.requests };
+            prop_assert!(count <= total / capacity as u64, "{} of {}", count, total);
+        }
+    }
 }

@@ -2,11 +2,18 @@
 
 mod harness;
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use harness::Running;
+use proptest::prelude::*;
 use serde_json::{Value, json};
+use tidegate_core::Nanos;
 use tidegate_redis_servers::eventually;
+use tidegate_server::{
+    history::{HISTORY_BYTES, History, OUTCOMES, Size, Step, latency_bounds},
+    limits::{Act, Limits},
+    rules,
+};
 
 const RULES: &str = "
 limits:
@@ -159,4 +166,169 @@ fn an_invalid_request_is_answered_with_advice() {
     }
     let limit = &off.get("/v1/limits").json()["limits"][0];
     assert_eq!((&limit["allowed"], &limit["denied_per_second"]), (&json!(0), &Value::Null));
+}
+
+/// Limits whose counters a test reads, from second 1,000 on.
+struct Watched {
+    limits: Limits,
+    history: History,
+    now: Cell<Nanos>,
+}
+
+const TWO: &str =
+    "limits: [{name: a, limit: 2/1h, algorithm: sliding-log}, {name: b, limit: 1/1h, shadow: true}]";
+
+impl Watched {
+    fn new(max_bytes: u64) -> Self {
+        let now = Nanos::from_secs(1_000);
+        let limits = Limits::new(rules::parse(TWO).unwrap(), 8, |_| None, now).unwrap();
+        Self { limits, history: History::new(max_bytes), now: Cell::new(now) }
+    }
+
+    fn ask(&self, limit: &str, times: usize) {
+        let limit = self.limits.limit(limit.as_bytes()).unwrap();
+        for _ in 0..times {
+            let _ = limit.decide_in_memory(Act::Take, b"key", 1, self.now.get());
+        }
+    }
+
+    fn second(&self) {
+        self.now.set(self.now.get().saturating_add(Nanos::from_secs(1)));
+        self.history.look(&self.limits, std::array::from_fn(|_| 0), self.now.get());
+    }
+
+    fn change(&mut self, text: &str) {
+        self.limits = self.limits.follow(rules::parse(text).unwrap(), self.now.get()).unwrap();
+    }
+
+    fn told(&self, limit: &str) -> Option<Vec<[u32; OUTCOMES.len()]>> {
+        Some(self.history.of(limit, Step::Second, 100)?.points)
+    }
+}
+
+#[test]
+fn a_change_of_rules_keeps_the_history_even_of_a_limit_that_is_reset() {
+    let mut watched = Watched::new(HISTORY_BYTES);
+    watched.ask("a", 3);
+    watched.second();
+    // The quota changes, and `b` becomes another limit: its counters start at zero again.
+    watched.ask("b", 3);
+    watched.second();
+    watched.change("limits: [{name: a, limit: 9/1h}, {name: b, limit: 5/1h, global: true}]");
+    watched.ask("a", 1);
+    watched.ask("b", 1);
+    watched.second();
+    assert_eq!(watched.told("a").unwrap(), [[2, 0, 1, 0, 0], [0; 5], [1, 0, 0, 0, 0]]);
+    assert_eq!(watched.told("b").unwrap(), [[0; 5], [1, 0, 0, 2, 0], [1, 0, 0, 0, 0]]);
+    watched.change("limits: [{name: a, limit: 9/1h}]");
+    watched.second();
+    assert_eq!(watched.told("b"), None);
+}
+
+#[test]
+fn limits_without_room_are_left_out_and_reported() {
+    // The help of --history-memory and the book say 156 KiB for the latencies, and 138 KiB for each limit.
+    let max_bytes = (156 + 138) << 10;
+    let mut watched = Watched::new(max_bytes);
+    watched.second();
+    let size = watched.history.size();
+    assert!((max_bytes - 2 * 1024..=max_bytes).contains(&size.bytes), "{size:?}");
+    assert_eq!(size, Size { bytes: size.bytes, max_bytes, left_out: 1 });
+    assert!(watched.told("a").is_some() && watched.told("b").is_none());
+    // Freed memory is used.
+    watched.change("limits: [{name: b, limit: 1/1h}]");
+    watched.second();
+    assert!(watched.told("b").is_some());
+    assert_eq!(watched.history.size().left_out, 0);
+    let off = Watched::new(0);
+    off.second();
+    assert_eq!((off.history.size().bytes, off.history.latency(Step::Second, 1)), (0, None));
+}
+
+/// A history that counts answers of one latency.
+struct Answers {
+    limits: Limits,
+    history: History,
+    sum: u64,
+}
+
+impl Answers {
+    /// From this second on.
+    fn new(begin: u64) -> Self {
+        let limits = Limits::new(rules::parse("limits: []").unwrap(), 8, |_| None, Nanos::ZERO).unwrap();
+        let mut answers = Self { limits, history: History::default(), sum: 0 };
+        answers.push(begin + 1, 0);
+        answers
+    }
+
+    /// So many answers until the second `end`.
+    fn push(&mut self, end: u64, count: u64) {
+        self.sum += count;
+        let mut buckets = std::array::from_fn(|_| 0);
+        buckets[2] = self.sum;
+        self.history.look(&self.limits, buckets, Nanos::from_secs(end));
+    }
+
+    /// The end of the last step, and the counts.
+    fn read(&self, step: Step, most: usize) -> (u64, Vec<u32>) {
+        let told = self.history.latency(step, most).unwrap();
+        assert_eq!(told.step, if step == Step::Second { 1 } else { 10 });
+        (told.end, told.points.iter().map(|buckets| buckets[2]).collect())
+    }
+}
+
+#[test]
+fn seconds_and_complete_steps_have_their_end() {
+    let mut answers = Answers::new(99);
+    for second in 1..=25 {
+        answers.push(100 + second, second);
+    }
+    assert_eq!(answers.read(Step::Second, 2), (125, vec![24, 25]));
+    assert_eq!(answers.read(Step::TenSeconds, 2), (120, vec![55, 155]));
+    answers.push(125, 1_000);
+    assert_eq!(answers.read(Step::Second, 1), (125, vec![25]), "no second has passed");
+}
+
+#[test]
+fn seconds_without_a_reading_share_the_events_and_a_jump_of_years_is_cheap() {
+    let mut answers = Answers::new(0);
+    answers.push(5, 11);
+    assert_eq!(answers.read(Step::Second, 4), (5, vec![2, 2, 2, 5]));
+    answers.push(1_000_000_000, 0);
+    assert_eq!(answers.read(Step::Second, usize::MAX), (1_000_000_000, vec![0; 900]));
+    answers.push(5, 9);
+    assert_eq!(answers.read(Step::Second, 1).0, 1_000_000_000, "time does not run backwards");
+}
+
+proptest! {
+    #[test]
+    fn no_event_is_lost_and_no_step_is_kept_for_too_long(
+        begin in 0_u64..50, looks in prop::collection::vec((1_u64..40, 0_u64..5_000), 1..400),
+    ) {
+        let mut answers = Answers::new(begin);
+        let mut end = begin + 1;
+        for (elapsed, count) in looks {
+            end += elapsed;
+            answers.push(end, count);
+        }
+        let (last, seconds) = answers.read(Step::Second, usize::MAX);
+        prop_assert_eq!((last, seconds.len() as u64), (end, 900.min(end - begin)));
+        let sum = |counts: &[u32]| counts.iter().copied().map(u64::from).sum::<u64>();
+        if end - begin <= 900 {
+            prop_assert_eq!(sum(&seconds), answers.sum);
+        }
+        // The rest of it is in the seconds after the last complete step, all within six hours.
+        let (complete, steps) = answers.read(Step::TenSeconds, usize::MAX);
+        prop_assert_eq!(complete, end / 10 * 10);
+        prop_assert_eq!(sum(&steps) + sum(&seconds[seconds.len() - (end - complete).min(end - begin) as usize..]), answers.sum);
+    }
+}
+
+#[test]
+fn the_bounds_are_those_of_the_buckets() {
+    let answers = Answers::new(0);
+    assert_eq!(
+        latency_bounds().count(),
+        answers.history.latency(Step::Second, 1).unwrap().points[0].len() - 1
+    );
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 use harness::{Http, Response, Running};
 use serde_json::{Value, json};
 use tidegate_redis_servers::eventually;
-use tidegate_server::http::{MAX_ALL, MAX_BODY, ROUTES};
+use tidegate_server::http::{MAX_ALL, MAX_BODY, Plane, ROUTES};
 
 const RULES: &str = "
 limits:
@@ -481,6 +481,28 @@ fn errors_name_their_position_and_what_to_do() {
     assert!(unknown["nearest_limits"].as_array().is_some_and(|names| names.len() == 3), "{unknown}");
     assert_eq!(server.get("/v1/acquire").header("allow"), Some("POST"));
     assert_eq!(server.get("/v1/acquire").status, 405);
+    for route in ROUTES {
+        let path = route.path.replace("{limit}", "logins");
+        for (plane, address) in [(Plane::Data, server.http), (Plane::Admin, server.admin)] {
+            let status = |path: &str| Http::connect(address).send("DELETE", path, "").status;
+            let there = ROUTES.iter().any(|other| other.path == route.path && other.is_on(plane));
+            let expected = [if there { 405 } else { 404 }, 404];
+            assert_eq!([status(&path), status(&format!("{path}/"))], expected, "{path} {plane:?}");
+        }
+    }
+    // A variable part is one segment, and not empty.
+    for path in ["/v1/check/", "/v1/check", "/v1/check/a/b", "/v1/checks/a"] {
+        assert_eq!(server.get(path).status, 404, "{path}");
+    }
+    let mut head = Http::connect(server.http);
+    head.write(b"HEAD /healthz HTTP/1.1\r\nhost: a\r\n\r\nHEAD /v1/acquire HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    let mut told = String::new();
+    std::io::Read::read_to_string(&mut head.stream(), &mut told).unwrap();
+    assert_eq!(
+        (told.matches("HTTP/1.1 200").count(), told.matches("HTTP/1.1 405").count()),
+        (1, 1),
+        "{told}"
+    );
     let nowhere = server.get("/v2/acquire");
     assert!(nowhere.status == 404 && nowhere.body.contains("POST /v1/acquire"), "{}", nowhere.body);
 }
@@ -510,7 +532,12 @@ fn health_readiness_and_metrics_are_served() {
     let plain = server.get("/metrics");
     assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     assert!(plain.body.contains("\n# TYPE tidegate_http_requests_total counter\n"));
-    assert!(!plain.body.contains("# EOF"));
+    assert!(
+        plain.body.contains("\n# TYPE tidegate_build_info gauge\ntidegate_build_info{"),
+        "{}",
+        plain.body
+    );
+    assert!(!plain.body.contains("# EOF") && !plain.body.contains("# UNIT"));
     let mut http = Http::connect(server.admin);
     let accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
     http.write(format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n").as_bytes());
@@ -520,6 +547,10 @@ fn health_readiness_and_metrics_are_served() {
         Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
     );
     assert!(metrics.body.ends_with("# EOF\n"));
+    assert!(metrics.body.contains("\n# TYPE tidegate_http_requests counter\n"));
+    let mut numbers: Vec<_> = ROUTES.iter().map(|route| route.endpoint as usize).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..ROUTES.len()).collect::<Vec<_>>(), "each route has counters of its own");
     assert!(server.metric("process_resident_memory_bytes") > 1_000_000);
     assert!(server.metric("process_open_fds") > 5 && server.metric("process_threads") > 1);
     assert_eq!(server.metric(r#"tidegate_http_requests_total{route="/healthz",status="200"}"#), 1);

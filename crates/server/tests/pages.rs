@@ -9,7 +9,7 @@ use harness::{Http, Resp, Response, Running, replace, scratch};
 use ring::digest;
 use serde_json::{Value, json};
 use tidegate_redis_servers::eventually;
-use tidegate_server::Ended;
+use tidegate_server::{Ended, rules};
 
 const RULES: &str = "
 limits:
@@ -25,6 +25,7 @@ fn page(server: &Running, path: &str) -> Response {
 #[test]
 fn no_page_loads_anything_from_elsewhere_and_the_data_plane_has_no_pages() {
     let server = Running::with_rules("pages-policy", RULES);
+    let mut assets = 0;
     for path in [
         "/",
         "/limit?name=per-user",
@@ -46,7 +47,12 @@ fn no_page_loads_anything_from_elsewhere_and_the_data_plane_has_no_pages() {
             response.body
         );
         assert!(response.body.len() < 64 * 1024, "{path}");
+        if path.starts_with("/assets/") {
+            assets += response.body.len();
+            assert!(response.body.lines().all(|line| line.len() < 200), "{path} looks minified");
+        }
     }
+    assert!(assets < 32 * 1024, "{assets} bytes; a page has less than 64 KiB beside them");
     assert_eq!(Http::connect(server.http).send("GET", "/", "").status, 404);
 }
 
@@ -166,6 +172,20 @@ fn the_page_of_a_limit_has_its_keys_its_rule_and_the_state_of_a_key() {
 }
 
 #[test]
+fn the_displayed_rules_are_those_in_force() {
+    let text = "limits:
+        - {name: a, limit: 5/1m, algorithm: token-bucket, burst: 7, overrides: {\"x: y\": {limit: 9/1m}}, deny: [eve, \"a b\"]}
+        - {name: b, limit: 100/1h, algorithm: sliding-window, slots: 60, shadow: true, max_keys: 100}
+        - {name: c, limit: 3, algorithm: concurrency, global: true}
+        - {name: d, limit: 3/1s, sharing: leased, slack: 2s, on_error: closed}";
+    let server = Running::with_rules("pages-in-force", text);
+    let body = page(&server, "/rules").body;
+    let shown = body.split("The rules in force\"><code>").nth(1).unwrap().split("</code>").next().unwrap();
+    let shown = shown.replace("&quot;", "\"").replace("&amp;", "&");
+    assert_eq!(rules::parse(&shown).unwrap().limits, rules::parse(text).unwrap().limits, "{shown}");
+}
+
+#[test]
 fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
     let mut server = Running::with_rules("pages-rules", RULES);
     let path =
@@ -277,7 +297,20 @@ fn without_credentials_nothing_is_told_or_done_under_a_name_that_nobody_gave() {
         assert_eq!(refused.status, 421, "{request}");
         assert!(refused.body.contains("the name `evil.example:8082` with --admin-host"), "{}", refused.body);
     }
-    for host in ["127.0.0.1", "[::1]:8082", "localhost", "limits.internal:8082"] {
+    for host in
+        ["", "127.0.0.1.evil.example:8082", "localhost.evil.example", "x.limits.internal", "limits.internal."]
+    {
+        assert_eq!(ask(host, "GET /metrics").status, 421, "{host}");
+    }
+    for host in [
+        "127.0.0.1",
+        "192.0.2.7:8082",
+        "[::1]:8082",
+        "[2001:db8::1]",
+        "localhost",
+        "LOCALHOST:1",
+        "Limits.Internal:8082",
+    ] {
         assert_eq!(ask(host, "GET /").status, 200, "{host}");
         assert_eq!(ask(host, "GET /metrics").status, 200, "{host}");
     }

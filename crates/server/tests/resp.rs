@@ -358,6 +358,40 @@ fn the_server_stops_reading_from_a_client_that_does_not_read_and_serves_others()
 }
 
 #[test]
+fn an_error_is_always_one_line() {
+    let server = Running::with_rules("resp-line", RULES);
+    let mut client = Resp::connect(server.resp);
+    client.send(b"*3\r\n$7\r\nACQUIRE\r\n$5\r\na\r\n+b\r\n$1\r\nk\r\n");
+    let told = client.reply();
+    assert!(told.starts_with("ERR ") && told.contains("`a  +b`"), "{told}");
+    assert_eq!(client.ask("PING"), "PONG");
+}
+
+#[test]
+fn frames_that_waited_for_output_space_are_answered_without_another_read() {
+    let server = Running::with_rules("resp-waiting", RULES);
+    let mut client = Resp::connect(server.resp);
+    // Read at once, and together far longer when answered than what the server keeps for a client.
+    client.send(&frame("COMMAND DOCS").repeat(1_000));
+    let first = client.reply();
+    assert!((1..1_000).all(|_| client.reply() == first));
+}
+
+#[test]
+fn a_client_that_closes_its_half_still_gets_its_replies_and_nothing_runs_after_quit() {
+    let server = Running::with_rules("resp-half", RULES);
+    let mut client = Resp::connect(server.resp);
+    client.send(b"PING\r\nPING\r\n*1\r\n$4\r\nPI");
+    client.stream().shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!([client.reply(), client.reply()], ["PONG", "PONG"]);
+    assert!(client.ends());
+    let mut client = Resp::connect(server.resp);
+    client.send(b"PING\r\nQUIT\r\nPING\r\n");
+    assert_eq!([client.reply(), client.reply()], ["PONG", "OK"]);
+    assert!(client.ends());
+}
+
+#[test]
 fn several_threads_share_the_connections_and_the_limits() {
     let server = Running::with_rules_and("resp-threads", RULES, |options| options.resp_threads = 3);
     let allowed: usize = (0..12)

@@ -55,6 +55,26 @@ fn a_limit_selects_requests_of_a_log() {
 }
 
 #[test]
+fn with_a_store_blocks_reserve_no_table_of_all_keys() {
+    let most = Capacity::from(10_000_000);
+    let keys = |limits: Limits| limits.limits()[0].limiter().stats().max_keys;
+    let of_a_store =
+        |text: &str| keys(Limits::for_a_store(rules::parse(text).unwrap(), most, Nanos::ZERO).unwrap());
+    let plain = "limits: [{name: a, limit: 5/1s}]";
+    assert_eq!(
+        keys(Limits::new(rules::parse(plain).unwrap(), most, |_| None, Nanos::ZERO).unwrap()),
+        10_000_000
+    );
+    assert_eq!(of_a_store(plain), 65_536);
+    // If the rules deny more keys than that, all of them are denied.
+    let deny: Vec<String> = (0..70_000).map(|key| format!("k{key}")).collect();
+    assert_eq!(
+        of_a_store(&format!("limits: [{{name: a, limit: 5/1s, deny: [{}]}}]", deny.join(", "))),
+        140_000
+    );
+}
+
+#[test]
 fn every_option_of_every_algorithm_is_parsed() {
     let text = "
 limits:
@@ -343,4 +363,38 @@ fn memory_that_is_too_small_for_the_limits_is_refused_with_advice() {
             rules::parse(&format!("max_memory: {bad}\nlimits: [{{name: b, limit: 1/1h}}]")).unwrap_err();
         assert!(problems[0].to_string().contains("512MiB"), "{bad}: {}", problems[0]);
     }
+}
+
+#[test]
+fn a_cluster_rule_becomes_a_limit_that_counts_as_sentinel_counts_and_a_files_name_is_its_namespace() {
+    let directory = std::env::temp_dir().join(format!("tidegate-cluster-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let load = |name: &str, text: &str| {
+        let path = directory.join(name);
+        std::fs::write(&path, text).unwrap();
+        rules::load_cluster(&path).map_err(|error| error.to_string())
+    };
+    let text = r#"[{"resource":"a","count":2.5,"clusterMode":true,
+        "clusterConfig":{"flowId":7,"thresholdType":1,"windowIntervalMs":2000,"sampleCount":4}},
+        {"resource":"b","paramIdx":0,"count":3,"clusterMode":true,"clusterConfig":{"flowId":7},
+         "paramFlowItemList":[{"object":"vip","count":5},{"object":7,"count":6}]}]"#;
+    for name in ["shop.json", "shop-flow-rules.json", "shop-param-flow-rules", "shop-param-rules.json"] {
+        let loaded = load(name, text).unwrap();
+        let names: Vec<_> =
+            loaded.tokens.iter().map(|rule| (&*rule.namespace, rule.limit.as_str())).collect();
+        assert_eq!(names, [("shop", "shop.flow.7"), ("shop", "shop.param.7")], "{name}");
+        let [all, each] = &loaded.limits[..] else { panic!("{loaded:?}") };
+        assert_eq!(
+            all.policy.to_string(),
+            "{algorithm: sliding-window, limit: 5/2s, slots: 4, mode: balanced}"
+        );
+        assert_eq!((all.global, all.sharing.unshared), (true, false));
+        assert_eq!(loaded.tokens[0].slot, Duration::from_millis(500));
+        assert_eq!((each.global, each.sharing.unshared, each.overrides.len()), (false, true, 0));
+        assert!(loaded.tokens[0].per_connection.is_none() && loaded.tokens[1].per_connection.is_some());
+    }
+    for name in ["a b.json", "-flow-rules.json", &"x".repeat(33)] {
+        assert!(load(name, text).is_err(), "{name}");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
 }

@@ -170,6 +170,77 @@ fn a_question_without_a_decision_has_an_error_and_no_outcome() {
     assert_eq!(failed(&server), 0);
 }
 
+/// A number as HAProxy writes it.
+fn varint(mut number: u64) -> Vec<u8> {
+    if number < 240 {
+        return vec![number as u8];
+    }
+    let mut bytes = vec![number as u8 | 0xf0];
+    number = (number - 240) >> 4;
+    while number >= 128 {
+        bytes.push(number as u8 | 0x80);
+        number = (number - 128) >> 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+#[test]
+fn every_type_of_sample_is_a_key_and_a_message_that_is_no_question_is_told_what_to_change() {
+    let server = serving("spoe-types", "limits: [{name: a, limit: 9/1h}]");
+    // The ACK to a message with these arguments.
+    let told = |arguments: &[(&str, &[u8])]| {
+        let arguments_of = arguments.iter().flat_map(|(name, value)| [&text(name)[..], value].concat());
+        let message = text("check").into_iter().chain([arguments.len() as u8]).chain(arguments_of);
+        let answered =
+            hold(&server, &[hello("2.0", false), frame(3, 1, &message.collect::<Vec<_>>())].concat());
+        frames(&answered)[1].2.to_vec()
+    };
+    let a = [&[8][..], &text("a")].concat();
+    let number = |kind: u8, number: i64| [&[kind][..], &varint(number.cast_unsigned())].concat();
+    let localhost = [&[7][..], &[0; 15], &[1]].concat();
+    for (key, text) in [
+        (&b"\x08\x05alice"[..], &b"alice"[..]),
+        (&[9, 2, 0, 255], &[0, 255]),
+        (&[6, 10, 0, 0, 1], b"10.0.0.1"),
+        (&localhost, b"::1"),
+        (&number(2, -5), b"-5"),
+        (&number(4, i64::MIN), b"-9223372036854775808"),
+        (&number(5, 300), b"300"),
+        (&[0x11], b"1"),
+    ] {
+        assert!(
+            sets(&told(&[("limit", &a), ("key", key), ("cost", &number(5, 7))]), "denied", &[1]),
+            "{key:?}"
+        );
+        let mut client = harness::Resp::connect(server.resp);
+        client.send(
+            &[format!("*3\r\n$4\r\nPEEK\r\n$1\r\na\r\n${}\r\n", text.len()).as_bytes(), text, b"\r\n"]
+                .concat(),
+        );
+        assert!(client.reply().starts_with("[0 9 2 "), "{key:?}");
+    }
+    let cost = |text: &str| pair("cost", text)[5..].to_vec();
+    let wrong: [(&[(&str, &[u8])], &str); 9] = [
+        (&[], "add `limit=str(NAME)`"),
+        (&[("limit", &[0])], "no limit"),
+        (&[("limit", &a), ("limit", &a)], "each once"),
+        (&[("limit", &a), ("keys", &a)], "argument `keys`"),
+        (&[("limit", &a), ("cost", &number(4, -1))], "whole number"),
+        (&[("limit", &a), ("cost", &number(5, 1 << 53))], "whole number"),
+        (&[("limit", &a), ("cost", &cost("1.5"))], "whole number"),
+        (&[("limit", &a), ("cost", &[0])], "whole number"),
+        (&[("limit", &a), ("key", &[0])], "needs a key"),
+    ];
+    for (arguments, why) in wrong {
+        let payload = told(arguments);
+        assert!(String::from_utf8_lossy(&payload).contains(why), "{arguments:?}: {}", payload.escape_ascii());
+    }
+    let bob = pair("key", "bob")[4..].to_vec();
+    let told = told(&[("limit", &a), ("key", &bob), ("cost", &cost("7"))]);
+    assert!(sets(&told, "denied", &[1]) && server.resp("PEEK a bob").starts_with("[0 9 2 "));
+}
+
 #[test]
 fn what_is_no_conversation_ends_with_a_reason() {
     let server = serving("spoe-invalid", RULES);

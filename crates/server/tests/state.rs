@@ -2,11 +2,13 @@
 
 mod harness;
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
 use harness::{PATIENCE, Resp, Running, scratch};
-use tidegate_core::Nanos;
-use tidegate_server::{Ended, Options, Order};
+use tidegate_core::{ManualClock, Nanos};
+use tidegate_server::{
+    Ended, Options, Order, check_and_restore, limits::Limits, rules, service::Service, throttle::Throttle,
+};
 
 const RULES: &str = "
 limits:
@@ -294,7 +296,7 @@ fn answers(server: &Running) -> String {
 }
 
 /// `state-1.bin` was written by version 0.1 in format 1, and `state-1.txt` has what that server answered before. Later versions read
-/// such a file, or refuse it with a message that names the version of its format (a test of `state_file` shows that).
+/// such a file, or refuse it with a message that names the version of its format.
 #[test]
 fn a_state_file_of_format_1_is_read_as_it_was_meant() {
     let directory = scratch("state-format-1");
@@ -329,4 +331,49 @@ fn a_state_file_of_format_1_is_read_as_it_was_meant() {
     let server =
         Running::start_at(options(&directory, EVERYTHING), START.saturating_add(Nanos::from_secs(60)));
     assert_eq!(answers(&server), fs::read_to_string(&told).unwrap());
+}
+
+#[test]
+fn a_file_in_which_any_byte_has_changed_or_is_missing_is_refused() {
+    let good = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/state-1.bin")).unwrap();
+    let limits = Limits::new(rules::parse(EVERYTHING).unwrap(), 100, |_| None, START).unwrap();
+    let throttle = Throttle::new(100, None).unwrap();
+    let service = Service::new(limits, throttle, Arc::new(ManualClock::new(START)));
+    let restored =
+        |bytes: &[u8]| check_and_restore(bytes, &service, START).map_err(|error| error.to_string());
+    assert!(restored(&good).unwrap() > 0);
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 0x10;
+        assert!(restored(&bad).is_err(), "byte {at}");
+        assert!(restored(&good[..at]).is_err(), "cut at {at}");
+    }
+    assert!(restored(&[&good[..], b"x"].concat()).is_err());
+    let newer = [&good[..8], &[2], &good[9..]].concat();
+    assert!(restored(&newer).unwrap_err().contains("newer"));
+}
+
+#[test]
+fn the_records_of_evicted_keys_are_kept_and_those_of_a_file_from_the_future_count_from_now_on() {
+    // Six keys use a table of four: some are evicted, and the file has what they owe.
+    let rules = "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4}]";
+    let denied = |server: &Running| {
+        let is_denied = |key: &i32| server.resp(&format!("PEEK a k{key}")).starts_with("[1");
+        (0..6).filter(is_denied).count()
+    };
+    // The server waits for the times of a clock that was set back by a little.
+    for (seconds_back, later) in [(0, 0), (240, 6), (600, 0)] {
+        let directory = scratch("state-records");
+        let server = Running::start_at(options(&directory, rules), START);
+        (0..6).for_each(|key| drop(server.resp(&format!("ACQUIRE a k{key} 2"))));
+        server.resp("BLOCK a blocked");
+        assert_eq!((denied(&server), server.stop()), (6, Ended::Complete));
+        let now = START.saturating_since(Nanos::from_secs(seconds_back));
+        let server = Running::start_at(options(&directory, rules), now);
+        assert_eq!(denied(&server), 6, "{seconds_back}");
+        // Records end a little later than states.
+        server.advance(Duration::from_secs(70));
+        assert_eq!(denied(&server), later, "{seconds_back}");
+        assert!(server.resp("PEEK a blocked").starts_with("[1"));
+    }
 }

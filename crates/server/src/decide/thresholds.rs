@@ -103,37 +103,18 @@ mod tests {
 
     use super::*;
 
-    const fn left(room: u64) -> Decision {
-        Decision::allow(Standing { limit: 10, room, unit: 1, reset_after: 1_000 })
-    }
-
-    fn told(thresholds: &Thresholds, tag: u64, decision: &Decision, now: u64) -> Vec<(u8, u64)> {
-        let mut told = Vec::new();
-        thresholds
-            .see(&[80, 100], tag, decision, Nanos::new(now), |percent, used| told.push((percent, used)));
-        told
-    }
-
-    #[test]
-    fn a_threshold_has_one_event_for_each_key_and_period() {
-        let thresholds = Thresholds::default();
-        assert!(told(&thresholds, 1, &left(3), 0).is_empty());
-        assert_eq!(told(&thresholds, 1, &left(2), 0), [(80, 8)]);
-        assert!(told(&thresholds, 1, &left(1), 10).is_empty());
-        assert_eq!(told(&thresholds, 2, &left(0), 10), [(80, 10), (100, 10)]);
-        assert_eq!(told(&thresholds, 1, &left(0), 999), [(100, 10)]);
-        assert_eq!(told(&thresholds, 1, &left(0), 1_000), [(80, 10)], "a new period");
-        let blocked = Decision::deny_for_good(left(0).standing()).because(DenialReason::Blocked);
-        assert!(told(&thresholds, 3, &blocked, 1_000).is_empty());
-        assert_eq!(thresholds.counts(), BTreeMap::from([(80, 3), (100, 2)]));
-    }
-
     #[test]
     fn a_flood_of_keys_is_bounded_and_ends_with_the_period() {
         let thresholds = Thresholds::default();
-        let events =
-            (0..MOST as u64 + 10).map(|tag| told(&thresholds, tag, &left(2), 0).len()).sum::<usize>();
-        assert_eq!(events, MOST);
-        assert_eq!(told(&thresholds, u64::MAX, &left(2), 1_000), [(80, 8)]);
+        let decision = Decision::allow(Standing { limit: 10, room: 2, unit: 1, reset_after: 1_000 });
+        let events = |tag: u64, now: u64| {
+            let mut events = Vec::new();
+            thresholds.see(&[80, 100], tag, &decision, Nanos::new(now), |percent, used| {
+                events.push((percent, used))
+            });
+            events
+        };
+        assert_eq!((0..MOST as u64 + 10).map(|tag| events(tag, 0).len()).sum::<usize>(), MOST);
+        assert_eq!(events(u64::MAX, 1_000), [(80, 8)]);
     }
 }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Decision, MAX_LIMIT, Nanos, Policy, Standing, algorithm::TokenBucket, write_duration};
+use tidegate_core::{Decision, MAX_LIMIT, Nanos, Policy, Standing, algorithm::TokenBucket};
 use tidegate_limiter::{BuildError, HashKeys, KeyedLimiter};
 
 use crate::{
@@ -80,7 +80,7 @@ pub enum ThrottleError {
     #[error("Cell error: this burst would take more than 73 years to refill; lower it or raise the rate")]
     TooSlow,
     /// The server does not allow this bucket because it would take longer than this to refill.
-    #[error("Cell error: this server allows buckets whose period and refill time are at most {}; lower the period or max_burst (or raise --resp-max-period)", written(*.0))]
+    #[error("Cell error: this server allows buckets whose period and refill time are at most {}; lower the period or max_burst (or raise --resp-max-period)", Nanos::from(*.0))]
     NotWithin(Duration),
     /// The server allows only other buckets.
     #[error("Cell error: this server does not allow this bucket (--resp-throttle lists the allowed ones)")]
@@ -88,13 +88,6 @@ pub enum ThrottleError {
     /// The server allows none.
     #[error("Cell error: CL.THROTTLE is off on this server (--resp-throttle off)")]
     Off,
-}
-
-fn written(span: Duration) -> String {
-    let mut text = String::new();
-    // Writing to a `String` does not fail.
-    let _ = write_duration(&mut text, span);
-    text
 }
 
 impl ThrottleQuota {

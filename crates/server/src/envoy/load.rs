@@ -126,29 +126,3 @@ pub fn is_config(path: &Path) -> bool {
         |key: &str| text.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')));
     (begins("domain") || begins("descriptors")) && !begins("limits")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_of_a_domain_are_merged_if_no_descriptor_is_in_two() {
-        let rule =
-            |key: &str| format!("  - {{key: {key}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n");
-        let built = |keys: &[&str], merge| {
-            let texts = keys.iter().map(|key| {
-                let text = format!("domain: shop\ndescriptors:\n{}", rule(key));
-                Ok(Text { origin: "part".into(), text })
-            });
-            build(texts, Keeping::Memory, merge)
-        };
-        let all = ["user", "user, value: vip", "user, value: v*", "tenant"];
-        let config = built(&all, true).unwrap();
-        assert_eq!((config.domains.domains().len(), config.limits.len()), (1, 4));
-        for key in all {
-            let error = built(&["other", key, key], true).unwrap_err().to_string();
-            assert!(error.contains("is already in part"), "{error}");
-        }
-        assert!(built(&all, false).unwrap_err().to_string().contains("--envoy-merge-domains"));
-    }
-}

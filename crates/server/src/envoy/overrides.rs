@@ -1,10 +1,7 @@
 //! Limits in requests (overrides). All numbers of a domain and a unit share one table of keys, so a changed number keeps the
 //! count. The key is the whole descriptor.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rapidhash::RapidHashMap;
 use tidegate_core::{AlgorithmSpec, Nanos};
@@ -12,7 +9,7 @@ use tidegate_core::{AlgorithmSpec, Nanos};
 use super::{Entry, Unanswered, Unit, names};
 use crate::{
     decide::limits::{Limit, Limits},
-    rules::{LimitSpec, OnExpiry, PolicySpec, SharingSpec, TrafficSpec},
+    rules::{LimitSpec, PolicySpec},
 };
 
 /// The maximum number of limits that are kept for their numbers alone. They share the states of a table, so losing them costs only
@@ -89,21 +86,7 @@ impl Kept {
                 table.with_numbers(policy).map_err(|error| Unanswered::Override(error.to_string()))?;
             return Ok(Arc::new(limit));
         }
-        let spec = LimitSpec {
-            name: name.to_owned(),
-            policy,
-            global: false,
-            shadow: false,
-            soft: false,
-            thresholds: Vec::new(),
-            when_full: tidegate_limiter::WhenFull::default(),
-            on_expiry: OnExpiry::default(),
-            max_keys: Some(MAX_KEYS),
-            overrides: BTreeMap::new(),
-            deny: BTreeSet::new(),
-            sharing: SharingSpec::default(),
-            traffic: TrafficSpec::default(),
-        };
+        let spec = LimitSpec { max_keys: Some(MAX_KEYS), ..LimitSpec::new(name.to_owned(), policy) };
         let limit = limits.beside(spec, now).map_err(|error| Unanswered::Override(error.to_string()))?;
         // The store holds the keys of its limits under their name, for any number.
         if limit.store().is_none() {

@@ -1,6 +1,6 @@
 //! Parses a file of envoyproxy/ratelimit into a domain and its limits, and reports all its problems at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Number, Value};
 use tidegate_config::{Complaints, Fields, Kind, Node as Yaml, Problem, abridged, parse_nested};
@@ -11,7 +11,7 @@ use super::{
 };
 use tidegate_core::AlgorithmSpec;
 
-use crate::rules::{Keeping, LimitSpec, OnExpiry, PolicySpec, SharingSpec, TrafficSpec, options, sharing};
+use crate::rules::{Keeping, LimitSpec, PolicySpec, SharingSpec, options, sharing};
 
 /// The maximum nesting of descriptors. Each level is a list and a mapping in YAML.
 const MAX_LEVELS: usize = 32;
@@ -305,19 +305,12 @@ impl Reader<'_> {
         let steps: Vec<(&str, Option<&str>)> =
             rule.way.iter().map(|(key, value)| (key.as_str(), value.as_deref())).collect();
         let limit = LimitSpec {
-            name: names::limit_name(&self.domain, &steps),
-            policy,
             global,
             shadow: rule.shadow,
             soft: rule.soft,
-            thresholds: Vec::new(),
-            when_full: tidegate_limiter::WhenFull::default(),
-            on_expiry: OnExpiry::default(),
             max_keys,
-            overrides: BTreeMap::new(),
-            deny: BTreeSet::new(),
             sharing,
-            traffic: TrafficSpec::default(),
+            ..LimitSpec::new(names::limit_name(&self.domain, &steps), policy)
         };
         if self.keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
             sharing::check(&limit, fields);

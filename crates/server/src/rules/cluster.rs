@@ -1,7 +1,7 @@
 //! Cluster rules in Sentinel's JSON, one file for each namespace, as limits.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -9,11 +9,8 @@ use std::{
 
 use tidegate_core::AlgorithmSpec;
 use tidegate_flow::sources::sentinel::{ClusterRule, ClusterThreshold, parse_cluster};
-use tidegate_limiter::WhenFull;
 
-use super::{
-    LimitSpec, OnExpiry, PolicySpec, Problem, RulesError, SharingSpec, TrafficSpec, files, read_text,
-};
+use super::{LimitSpec, PolicySpec, Problem, RulesError, SharingSpec, files, read_text};
 
 /// The maximum number of rules in all files together. It bounds the number of metrics.
 const MAX_RULES: usize = 10_000;
@@ -134,20 +131,11 @@ fn token(rule: ClusterRule, namespace: &Arc<str>) -> Result<(TokenRule, LimitSpe
         .filter(|_| !is_average)
         .map(|(key, &count)| (String::from_utf8_lossy(key).into_owned(), policy(&rule, count.into())));
     let limit = LimitSpec {
-        name: name.clone(),
-        policy: policy(&rule, rule.count),
         global: !is_of_values,
-        shadow: false,
-        soft: false,
-        thresholds: Vec::new(),
-        max_keys: None,
-        when_full: WhenFull::default(),
-        on_expiry: OnExpiry::default(),
         overrides: overrides.collect(),
-        deny: BTreeSet::new(),
         // Each server counts its own connections, so the servers' quotas add up to that of all connections.
         sharing: SharingSpec { unshared: is_average, ..SharingSpec::default() },
-        traffic: TrafficSpec::default(),
+        ..LimitSpec::new(name.clone(), policy(&rule, rule.count))
     };
     if let Err(error) = limit.policy.policy() {
         return Err(Problem::overall(format!(
@@ -172,44 +160,4 @@ fn policy(rule: &ClusterRule, count: f64) -> PolicySpec {
     algorithm.set("slots", Some(&rule.slots.to_string())).expect("the registry has the option");
     algorithm.set("mode", Some("balanced")).expect("the registry has the option");
     PolicySpec::new(algorithm, rule.units(count).into(), Some(rule.window))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_files_name_is_its_namespace() {
-        let of = |name: &str| namespace(Path::new(name)).map(|name| name.to_string()).ok();
-        for name in
-            ["shop.json", "dir/shop-flow-rules.json", "shop-param-flow-rules", "shop-param-rules.json"]
-        {
-            assert_eq!(of(name).as_deref(), Some("shop"), "{name}");
-        }
-        for name in ["a b.json", "-flow-rules.json", &"x".repeat(33)] {
-            assert_eq!(of(name), None, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_rule_becomes_a_limit_that_counts_as_sentinel_counts() {
-        let text = r#"[{"resource":"a","count":2.5,"clusterMode":true,
-            "clusterConfig":{"flowId":7,"thresholdType":1,"windowIntervalMs":2000,"sampleCount":4}},
-            {"resource":"b","paramIdx":0,"count":3,"clusterMode":true,"clusterConfig":{"flowId":7},
-             "paramFlowItemList":[{"object":"vip","count":5},{"object":7,"count":6}]}]"#;
-        let rules = parse_cluster(text).unwrap().into_iter().map(|rule| token(rule, &"shop".into()).unwrap());
-        let [(flow, all), (values, each)] = rules.collect::<Vec<_>>().try_into().unwrap();
-        let named = [flow.limit, values.limit.clone()];
-        assert_eq!(named, ["shop.flow.7", "shop.param.7"]);
-        assert_eq!(
-            all.policy.to_string(),
-            "{algorithm: sliding-window, limit: 5/2s, slots: 4, mode: balanced}"
-        );
-        assert_eq!((all.global, all.sharing.unshared, flow.slot), (true, false, Duration::from_millis(500)));
-        assert_eq!((each.global, each.sharing.unshared, each.overrides.len()), (false, true, 0));
-        let units =
-            |key: &[u8], connections| values.per_connection.as_ref().unwrap().policy(key, connections).limit;
-        assert_eq!([units(b"x", 0), units(b"x", 1), units(b"x", 2)], [0, 3, 6]);
-        assert_eq!([units(b"vip", 2), units(b"7", 3)], [10, 18]);
-    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_config::{Fields, Problem};
-use tidegate_core::{parse_duration, write_duration};
+use tidegate_core::{Nanos, parse_duration};
 use tidegate_redis::{Mode, OnError, Plan, Timeout};
 
 use super::{LimitSpec, PolicySpec, SharingSpec};
@@ -56,12 +56,7 @@ impl SharingSpec {
         fn name<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
             words.iter().find(|(_, known)| known == value).map_or("", |(name, _)| name)
         }
-        let span = |name: &str, span: Duration| {
-            let mut text = format!("{name}: ");
-            // Writing to a `String` does not fail.
-            let _ = write_duration(&mut text, span);
-            text
-        };
+        let span = |name: &str, span: Duration| format!("{name}: {}", Nanos::from(span));
         let mut options = Vec::new();
         options.extend(self.mode.map(|mode| format!("sharing: {}", name(&MODES, &mode))));
         options.extend(self.slack.map(|slack| span("slack", slack)));

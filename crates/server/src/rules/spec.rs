@@ -52,6 +52,27 @@ pub struct LimitSpec {
     pub traffic: TrafficSpec,
 }
 
+impl LimitSpec {
+    /// A limit without any option.
+    pub(crate) fn new(name: String, policy: PolicySpec) -> Self {
+        Self {
+            name,
+            policy,
+            global: false,
+            shadow: false,
+            soft: false,
+            thresholds: Vec::new(),
+            max_keys: None,
+            when_full: WhenFull::default(),
+            on_expiry: OnExpiry::default(),
+            overrides: BTreeMap::new(),
+            deny: BTreeSet::new(),
+            sharing: SharingSpec::default(),
+            traffic: TrafficSpec::default(),
+        }
+    }
+}
+
 /// The treatment of an estimate whose reservation expires before it is settled. Permits in flight are always released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExpiry {

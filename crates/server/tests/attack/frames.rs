@@ -41,6 +41,41 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![4 => frame, 3 => broken, 1 => prop::collection::vec(any::<u8>(), 1..64)]
 }
 
+/// What a server replies to these pieces, each of which is sent alone.
+fn replies<'a>(server: &Running, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut client = Resp::connect(server.resp);
+    // The server may close the connection after any of them.
+    let _ = pieces.map(|piece| client.try_send(piece)).collect::<Result<(), _>>();
+    let _ = client.stream().shutdown(std::net::Shutdown::Write);
+    let mut replies = Vec::new();
+    let _ = client.stream().read_to_end(&mut replies);
+    replies
+}
+
+#[test]
+fn any_split_into_writes_gives_the_same_answers() {
+    let [whole, cut] = ["whole", "cut"].map(|name| Running::with_rules(&format!("attack-{name}"), RULES));
+    let mut runner =
+        TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[8; 32]));
+    // `INFO` reports how many commands have run, and commands of one read are counted together. Nothing else is left out.
+    let frame = bytes()
+        .prop_filter("INFO", |bytes| !bytes.to_ascii_uppercase().windows(4).any(|word| word == b"INFO"));
+    let strategy = prop::collection::vec((frame, 1_usize..30), 1..12);
+    for round in 0..size(400, 20_000) {
+        let frames = strategy.new_tree(&mut runner).unwrap().current();
+        let sent: Vec<u8> = frames.iter().flat_map(|(frame, _)| frame).copied().collect();
+        let mut rest = &sent[..];
+        let pieces = frames.iter().cycle().map_while(|(_, length)| {
+            let (piece, after) = rest.split_at((*length).min(rest.len()));
+            rest = after;
+            (!piece.is_empty()).then_some(piece)
+        });
+        let told = replies(&cut, pieces);
+        let same = replies(&whole, std::iter::once(&sent[..])) == told;
+        assert!(same, "round {round}: {}: {}", sent.escape_ascii(), told.escape_ascii());
+    }
+}
+
 #[test]
 fn random_frames_are_answered_or_refused_and_never_stop_the_server() {
     let server = Running::with_rules("attack-frames", RULES);
@@ -51,12 +86,7 @@ fn random_frames_are_answered_or_refused_and_never_stop_the_server() {
     for round in 0..frames / pipeline {
         let sent: Vec<u8> =
             (0..pipeline).flat_map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect();
-        let mut client = Resp::connect(server.resp);
-        // The server may close the connection after any of them.
-        let _ = client.try_send(&sent);
-        let _ = client.stream().shutdown(std::net::Shutdown::Write);
-        let mut replies = Vec::new();
-        let _ = client.stream().read_to_end(&mut replies);
+        let replies = replies(&server, std::iter::once(&sent[..]));
         assert!(sent.is_empty() || replies.is_empty() || b"+-:$*%=_".contains(&replies[0]), "round {round}");
     }
     assert_eq!(server.resp("PING"), "PONG");

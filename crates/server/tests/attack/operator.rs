@@ -72,7 +72,10 @@ fn the_state_never_replaces_a_file_that_is_not_a_state_file() {
 fn a_symlink_to_the_state_stays_a_symlink() {
     let directory = scratch("attack-symlink");
     let target = scratch("attack-symlink-target").join("kept");
-    symlink(&target, directory.join("state")).unwrap();
+    symlink(&target, directory.join("middle")).unwrap();
+    symlink("middle", directory.join("state")).unwrap();
+    symlink("round", directory.join("round")).unwrap();
+    assert!(refusal(&directory, &directory.join("round")).contains("round"));
     for remaining in [2, 1] {
         let server = Running::start_at(options(&directory), START);
         assert!(server.resp("ACQUIRE per-user alice").starts_with(&format!("[0 3 {remaining}")));
@@ -86,9 +89,12 @@ fn a_symlink_to_the_state_stays_a_symlink() {
 fn a_second_server_on_one_state_is_refused_with_the_pid_of_the_first() {
     let directory = scratch("attack-lock");
     let first = Running::start_at(options(&directory), START);
-    let error = refusal(&directory, &directory.join("state"));
-    let expected = format!("the server with process id {} keeps its state there", std::process::id());
-    assert!(error.contains(&expected), "{error}");
+    symlink("state", directory.join("alias")).unwrap();
+    for name in ["state", "alias"] {
+        let error = refusal(&directory, &directory.join(name));
+        let expected = format!("the server with process id {} keeps its state there", std::process::id());
+        assert!(error.contains(&expected), "{error}");
+    }
     assert_eq!(first.stop(), Ended::Complete);
     assert_eq!(Running::start_at(options(&directory), START).stop(), Ended::Complete);
 }

@@ -1,5 +1,7 @@
 //! Programs that report what their resources do, and get rules: `flow::report` with a real server.
 
+mod reports;
+
 use std::{io::Read as _, sync::mpsc, time::Duration};
 
 use ring::digest;

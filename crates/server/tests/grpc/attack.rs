@@ -1,5 +1,12 @@
 //! What hostile clients cannot do to the gRPC listener.
 
+use bytes::Bytes;
+use proptest::{
+    prelude::Rng as _,
+    test_runner::{RngAlgorithm, TestRng},
+};
+use prost::Message as _;
+
 use crate::{
     client::{Client, one, request},
     harness::{self, Running, digest_of, http2, scratch},
@@ -71,6 +78,15 @@ fn headers_and_messages_above_their_bounds_are_refused() {
     let huge = "x".repeat(4 << 20);
     let error = client.try_ask(request("shop", vec![one("user", &huge)])).unwrap_err();
     assert_eq!(error.code(), tonic::Code::OutOfRange, "{error}");
+    assert!(error.message().ends_with("bytes; at most 4194304 are allowed"), "{error}");
+    // Descriptors and entries are parts, of which a message has at most 4,096.
+    let mut parts = |descriptors: usize, entries: usize| {
+        let mut descriptor = one("k", "v");
+        descriptor.entries = vec![descriptor.entries.remove(0); entries];
+        client.try_ask(request("shop", vec![descriptor; descriptors])).map(drop).map_err(|error| error.code())
+    };
+    assert_eq!([parts(2_048, 1), parts(1, 4_095)], [Ok(()); 2]);
+    assert_eq!([parts(2_049, 1), parts(1, 4_096)], [Err(tonic::Code::InvalidArgument); 2]);
     let mut flood = tonic::Request::new(request("shop", vec![one("user", "ada")]));
     for at in 0..40 {
         let name = tonic::metadata::MetadataKey::from_bytes(format!("h{at}").as_bytes()).unwrap();
@@ -78,6 +94,56 @@ fn headers_and_messages_above_their_bounds_are_refused() {
     }
     assert!(client.runtime.block_on(client.rls.should_rate_limit(flood)).is_err());
     assert_eq!(Client::of(server.grpc).told(vec![one("user", "ada")]), "OK: OK/2", "nothing was taken");
+}
+
+#[test]
+fn messages_are_answered_however_they_are_cut_and_no_bytes_stop_the_server() {
+    let server = serving("grpc-cut", CONFIG);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &[9; 32]);
+    let message = request("shop", vec![one("k", "v"); 40]).encode_to_vec();
+    let framed = [&[0][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), &message].concat();
+    let status = async |client: &mut h2::client::SendRequest<Bytes>, bytes: &[u8], cut: usize| {
+        let path = "http://a/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+        let head = axum::http::Request::post(path)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        let (answer, mut body) = client.send_request(head.body(()).unwrap(), false).unwrap();
+        for piece in bytes.chunks(cut) {
+            body.send_data(Bytes::copy_from_slice(piece), false).unwrap();
+            // Each piece has a frame of its own.
+            tokio::task::yield_now().await;
+        }
+        // The server may have answered already.
+        let _ = body.send_data(Bytes::new(), true);
+        let mut answer = answer.await.unwrap();
+        if let Some(status) = answer.headers().get("grpc-status") {
+            return status.clone();
+        }
+        while answer.body_mut().data().await.is_some() {}
+        answer.body_mut().trailers().await.unwrap().unwrap()["grpc-status"].clone()
+    };
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(server.grpc).await.unwrap();
+        let (client, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let mut client = client.ready().await.unwrap();
+        for cut in [1, 2, 3, 4, 5, 6, 7, 30, 100, framed.len()] {
+            assert_eq!(status(&mut client, &framed, cut).await, "0", "{cut}");
+        }
+        for round in 0..200 {
+            let mut bytes = framed.clone();
+            let cut = random.next_u32() as usize % framed.len();
+            for _ in 0..=round % 10 {
+                let at = random.next_u32() as usize % framed.len();
+                // The length in front is of these bytes, or they wait for more.
+                bytes[at.max(5)] = random.next_u32() as u8;
+            }
+            let told = status(&mut client, &bytes, 1 + cut).await;
+            assert!(told.to_str().is_ok_and(|code| code.parse::<u8>().is_ok()), "{told:?}");
+        }
+    });
+    assert_eq!(Client::of(server.grpc).told(vec![one("user", "x")]), "OK: OK/2", "others are served");
 }
 
 #[test]

@@ -568,6 +568,34 @@ fn the_counters_of_each_rule_are_in_the_metrics() {
 }
 
 #[test]
+fn hits_beyond_four_fifths_of_a_limit_are_near_it_and_values_have_counters_up_to_a_bound() {
+    let config = "domain: shop
+descriptors:
+  - {key: ten, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: across, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: each, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+";
+    let server = serving("grpc-near", config);
+    let mut client = Client::of(server.grpc);
+    for taken in [7, 1, 1, 1, 5] {
+        client.ask(vec![hits(taken, one("ten", "x"))]);
+    }
+    client.ask(vec![hits(9, one("across", "x"))]);
+    let metrics = |rule: &str| {
+        ["total_hits", "over_limit", "near_limit", "within_limit"].map(|name| {
+            server.metric(&format!("tidegate_envoy_{name}_total{{domain=\"shop\",rule=\"{rule}\"}}"))
+        })
+    };
+    assert_eq!([metrics("ten"), metrics("across")], [[15, 5, 2, 10], [9, 0, 1, 9]]);
+    for round in 0..12 {
+        client.ask((0..100).map(|value| one("each", &format!("{round}-{value}"))).collect());
+    }
+    let body = server.get("/metrics").body;
+    assert_eq!(body.matches("tidegate_envoy_total_hits_total{domain=\"shop\",rule=\"each_").count(), 1_000);
+    assert_eq!(metrics("each")[0], 200, "the others are counted with the rule");
+}
+
+#[test]
 fn programs_such_as_grpcurl_learn_the_services_from_the_server() {
     use tonic_reflection::pb::v1::{
         ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
@@ -657,4 +685,27 @@ fn heavy_keys_and_the_trace_have_what_descriptors_asked() {
     assert!(trace.contains("\"name\":\"ada\"") && trace.ends_with("{\"end\":4}\n"), "{trace}");
     // The fourth took nothing from the other limit.
     assert!(server.get("/v1/trace?limit=shop.team").body.ends_with("{\"end\":3}\n"));
+}
+
+#[test]
+fn parts_of_a_domain_are_merged_if_that_is_chosen_and_no_descriptor_is_in_two() {
+    let try_with = |keys: &[&str], merge_domains| {
+        let directory = scratch("grpc-merged");
+        for (at, key) in keys.iter().enumerate() {
+            let rule = format!("{{key: {key}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}");
+            let text = format!("domain: shop\ndescriptors: [{rule}]\n");
+            std::fs::write(directory.join(format!("part-{at}")), text).unwrap();
+        }
+        let envoy_modes = Modes { merge_domains, ..Modes::default() };
+        let options = Options { envoy_config: Some(directory), envoy_modes, ..Options::default() };
+        Running::try_start_at(options, START)
+    };
+    let all = ["user", "user, value: vip", "user, value: v*", "tenant"];
+    let server = try_with(&all, true).unwrap();
+    assert_eq!(server.get("/v1/limits").json()["limits"].as_array().map(Vec::len), Some(4));
+    for key in all {
+        let error = try_with(&["other", key, key], true).err().unwrap();
+        assert!(error.contains("is already in") && error.contains("part-1"), "{error}");
+    }
+    assert!(try_with(&all, false).err().unwrap().contains("--envoy-merge-domains"));
 }

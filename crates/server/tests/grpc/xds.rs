@@ -3,17 +3,25 @@
 use std::{net::SocketAddr, sync::Mutex, time::Duration};
 
 use envoy_types::pb::{
-    envoy::service::discovery::v3::{
-        DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-        aggregated_discovery_service_server::{AggregatedDiscoveryService, AggregatedDiscoveryServiceServer},
+    envoy::{
+        extensions::common::ratelimit::v3::RateLimitDescriptor,
+        service::discovery::v3::{
+            DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+            aggregated_discovery_service_server::{
+                AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+            },
+        },
     },
-    google::protobuf::Any,
+    google::protobuf::{Any, Struct, Value, value::Kind},
 };
 use futures_util::stream::BoxStream;
 use prost::Message;
 use tidegate_core::{Clock, Nanos, clock::SystemClock};
 use tidegate_redis_servers::eventually;
-use tidegate_server::{Options, envoy::Consume};
+use tidegate_server::{
+    Options, XdsSource,
+    envoy::{Consume, Modes},
+};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
@@ -21,7 +29,7 @@ use tokio::{
 use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap};
 
 use crate::{
-    client::{Client, one, request, shown},
+    client::{Client, metadata, one, request, shown},
     harness::{PATIENCE, Running, replace, scratch},
     rls::START,
 };
@@ -40,8 +48,16 @@ struct Config {
 struct Descriptor {
     #[prost(string, tag = "1")]
     key: String,
+    #[prost(string, tag = "2")]
+    value: String,
     #[prost(message, optional, tag = "3")]
     rate_limit: Option<Policy>,
+    #[prost(message, repeated, tag = "4")]
+    descriptors: Vec<Self>,
+    #[prost(bool, tag = "5")]
+    shadow_mode: bool,
+    #[prost(message, optional, tag = "8")]
+    metadata: Option<Struct>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -50,6 +66,18 @@ struct Policy {
     unit: i32,
     #[prost(uint32, tag = "2")]
     requests_per_unit: u32,
+    #[prost(bool, tag = "3")]
+    unlimited: bool,
+    #[prost(string, tag = "4")]
+    name: String,
+    #[prost(message, repeated, tag = "5")]
+    replaces: Vec<Replace>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Replace {
+    #[prost(string, tag = "1")]
+    name: String,
 }
 
 /// A domain with a rule for each user: so many in an hour.
@@ -58,10 +86,19 @@ fn domain(name: &str, requests_per_unit: u32) -> Any {
 }
 
 fn of_unit(name: &str, requests_per_unit: u32, unit: i32) -> Any {
-    let rate_limit = Some(Policy { unit, requests_per_unit });
-    let descriptors = vec![Descriptor { key: "user".to_owned(), rate_limit }];
-    let config = Config { domain: name.to_owned(), descriptors };
+    let rate_limit = Some(Policy { unit, requests_per_unit, ..Policy::default() });
+    resource(name, vec![Descriptor { rate_limit, ..Descriptor::of("user", "") }])
+}
+
+fn resource(domain: &str, descriptors: Vec<Descriptor>) -> Any {
+    let config = Config { domain: domain.to_owned(), descriptors };
     Any { type_url: TYPE.to_owned(), value: config.encode_to_vec() }
+}
+
+impl Descriptor {
+    fn of(key: &str, value: &str) -> Self {
+        Self { key: key.to_owned(), value: value.to_owned(), ..Self::default() }
+    }
 }
 
 /// A stream as the control plane sees it.
@@ -256,8 +293,12 @@ fn what_a_control_plane_sends_is_enforced_and_mistakes_change_nothing() {
 
     // One bad resource refuses all of them.
     let cut = Any { type_url: TYPE.to_owned(), value: vec![0xFF] };
+    let other = Any { type_url: "other".to_owned(), value: Vec::new() };
     for (version, resources, says) in [
         ("4", vec![domain("shop", 9), of_unit("bank", 1, 0)], "domain bank"),
+        ("4", vec![of_unit("bank", 1, 8)], "second, minute"),
+        ("4", vec![of_unit("bank", 1, -1)], "second, minute"),
+        ("4", vec![other], "the type other"),
         ("5", vec![domain("shop", 9), domain("shop", 9)], "the domain `shop` is already in"),
         ("6", vec![domain("shop", 9), cut], "cannot be decoded"),
     ] {
@@ -274,8 +315,83 @@ fn what_a_control_plane_sends_is_enforced_and_mistakes_change_nothing() {
     assert_eq!(told(&mut client, "shop"), "OK: OK/0", "four were counted");
     let labels = format!("{{url=\"http://{}\"}}", control_plane.address);
     let metric = |name: &str| server.metric(&format!("tidegate_xds_{name}{labels}"));
-    assert_eq!([metric("up"), metric("updates_total"), metric("refused_total")], [1, 4, 4]);
+    assert_eq!([metric("up"), metric("updates_total"), metric("refused_total")], [1, 4, 7]);
     assert!(metric("last_answer_timestamp_seconds") > 1_700_000_000);
+}
+
+/// The limits of a server, and what it answers to some questions, with the metadata of its rules.
+fn shown_by(server: &Running) -> (serde_json::Value, Vec<String>) {
+    let mut client = Client::of(server.grpc);
+    let mut user = one("route", "1.5");
+    user.entries.extend(one("user", "ada").entries);
+    let questions = [
+        vec![user],
+        vec![one("free", "x")],
+        vec![one("other", "x")],
+        vec![one("free", "x"), one("other", "y")],
+    ];
+    let mut answer = |question: &Vec<RateLimitDescriptor>| {
+        let answer = client.ask(question.clone());
+        let described = answer.dynamic_metadata.is_some().then(|| metadata(&answer));
+        format!("{:?} {:?} {described:?}", answer.overall_code, answer.statuses)
+    };
+    let answers = (0..5).flat_map(|_| &questions).map(&mut answer).collect();
+    (server.get("/v1/limits").json()["limits"].clone(), answers)
+}
+
+#[test]
+fn a_resource_means_what_a_file_with_the_same_rules_means() {
+    let text = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
+    let fields = |fields: &[(&str, Value)]| Struct {
+        fields: fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+    };
+    let options = fields(&[("algorithm", text("token-bucket")), ("charge", text("admitted"))]);
+    let options = Value { kind: Some(Kind::StructValue(options)) };
+    let rate_limit = |name: &str, requests_per_unit| Policy {
+        unit: 7,
+        requests_per_unit,
+        name: name.to_owned(),
+        ..Policy::default()
+    };
+    let user = Descriptor {
+        rate_limit: Some(rate_limit("", 3)),
+        shadow_mode: true,
+        metadata: Some(fields(&[("team", text("payments")), ("tidegate", options)])),
+        ..Descriptor::of("user", "")
+    };
+    let replaces = vec![Replace { name: "other".to_owned() }];
+    let free = Policy { unlimited: true, replaces, unit: 0, ..rate_limit("all", 0) };
+    let descriptors = vec![
+        Descriptor { descriptors: vec![user], ..Descriptor::of("route", "1.5") },
+        Descriptor { rate_limit: Some(free), ..Descriptor::of("free", "") },
+        Descriptor { rate_limit: Some(rate_limit("other", 2)), ..Descriptor::of("other", "") },
+    ];
+    let file = scratch("xds-same").join("shop.yaml");
+    let config = "domain: shop
+descriptors:
+  - key: route
+    value: '1.5'
+    descriptors:
+      - key: user
+        shadow_mode: true
+        metadata: {team: payments}
+        rate_limit: {unit: week, requests_per_unit: 3, algorithm: token-bucket, charge: admitted}
+  - {key: free, rate_limit: {unlimited: true, name: all, replaces: [{name: other}]}}
+  - {key: other, rate_limit: {unit: week, requests_per_unit: 2, name: other}}
+";
+    std::fs::write(&file, config).unwrap();
+    let envoy_modes = Modes { metadata: true, ..Modes::default() };
+    let options = Options { envoy_modes, ..that_follows(&[]) };
+    let by_file = Running::start_at(Options { envoy_config: Some(file), ..options.clone() }, START);
+    let control_plane = ControlPlane::start(anywhere());
+    let urls = vec![control_plane.url("").parse().unwrap()];
+    let by_plane = Running::start_at(Options { envoy_xds: urls, ..options }, START);
+    let mut stream = control_plane.stream();
+    stream.request();
+    stream.accepted("1", vec![resource("shop", descriptors)]);
+    let expected = shown_by(&by_file);
+    assert!(expected.1[0].contains("payments"), "{expected:?}");
+    assert_eq!(shown_by(&by_plane), expected);
 }
 
 #[test]
@@ -374,4 +490,24 @@ fn two_control_planes_and_a_directory_are_followed_together() {
     assert_eq!(told(&mut client, "shop"), "OK: OK/0");
     one.accepted("3", vec![domain("local", 9)]);
     assert_eq!(told(&mut client, "local"), "OK: OK/8", "it was gone for a while");
+}
+
+#[test]
+fn an_address_says_what_is_wrong_with_it() {
+    let options = "node=n&ca=%2Fca&cert=/c&key=/k&metadata=a=b&header=x:y&server_name=s";
+    let source: XdsSource = format!("https://gateway?{options}").parse().unwrap();
+    let plain: XdsSource = "http://[::1]:18002?max_message=7&longest_pause=5s".parse().unwrap();
+    assert_eq!([source.shown(), plain.shown()], ["https://gateway:18001", "http://[::1]:18002"]);
+    for (text, says) in [
+        ("gateway:18001", "write http://"),
+        ("ftp://a", "write http://"),
+        ("http://a?nod=x", "no option `nod`"),
+        ("http://a?ca=/x", "are for https://"),
+        ("https://a?cert=/x", "needs cert and key"),
+        ("https://a?header=x", "header=NAME:VALUE"),
+        ("http://a?max_message=many", "max_message is `many`"),
+    ] {
+        let said = text.parse::<XdsSource>().unwrap_err().to_string();
+        assert!(said.contains(says), "{text}: {said}");
+    }
 }

@@ -18,6 +18,10 @@ use std::{
 };
 
 use harness::{Running, replace, scratch};
+use proptest::{
+    prelude::Rng as _,
+    test_runner::{RngAlgorithm, TestRng},
+};
 use tidegate_server::{Mode, Options};
 
 const RULES: &str = r#"[
@@ -231,8 +235,55 @@ fn all_values_are_counted_or_none() {
     assert_eq!(client.ask_values(201, 3, &["c"]), (0, 0, 0), "nothing was counted");
     assert_eq!(client.ask_values(201, 1, &["a", "a"]), (1, 0, 0), "one is left, and two are asked for");
     assert_eq!(client.ask_values(201, 1, &[&"long".repeat(200)]), (0, 2, 0));
+    // 7 as an int, a long, a byte and a short, 7.5 twice, true, and a text: a value counts by how Java prints it.
+    client.send(
+        "0042 00000007 02 00000000000000c9 00000001 00000008 00 00000007 01 0000000000000007 02 07
+         03 401e000000000000 04 40f00000 05 0007 06 01 07 00000005 6bc3a47365",
+    );
+    assert_eq!(client.answer(), (1, 0, 0), "four of the three");
+    assert_eq!(client.ask_values(201, 3, &["7"]), (0, 0, 0), "nothing was counted");
     assert_eq!(client.ask_values(101, 1, &["a"]), (3, 0, 0), "a rule without values");
     assert_eq!(client.ask(201, 1, false), (3, 0, 0), "a rule with values");
+}
+
+#[test]
+fn a_frame_is_read_however_its_bytes_arrive_and_what_no_rule_can_answer_is_bad() {
+    let server = server("sentinel-frames");
+    let mut client = Client::of_shop(&server);
+    let flow = hex("0012 00000001 01 0000000000000065 00000001 00");
+    for step in [1, 7, 13] {
+        flow.chunks(step).for_each(|piece| client.0.write_all(piece).unwrap());
+        assert_eq!(client.answer().0, 0, "{step}");
+    }
+    for data in [
+        "01",                                                    // nothing at all
+        "01 00000000 00000065 000000",                           // one byte too few
+        "01 ffffffff fffffffb 00000001",                         // flowId -5
+        "02 00000000 000000c9 00000001",                         // no number of values
+        "02 00000000 000000c9 00000001 ffffffff 07",             // -1 values
+        "02 00000000 000000c9 00000001 00000001 08 00",          // no such type
+        "02 00000000 000000c9 00000001 00000001 07 00000002 78", // a text that is cut off
+        "02 00000000 000000c9 00000001 00000001 07 ffffffff",    // a text of -1 bytes
+        "02 00000000 000000c9 00000001 00000002 02 07",          // two values, one of which is missing
+    ] {
+        client.send(&format!("{:04x} 00000001 {data}", 4 + hex(data).len()));
+        assert_eq!(client.answer(), (-4, 0, 0), "{data}");
+    }
+    // A name that is cut off. A frame without a type has no answer.
+    client.says("000a 00000001 00 00000005 73", Some("0006 00000001 00 ff"));
+    client.send("0004 00000001");
+    assert_eq!(client.ask(101, 1, false).0, 0);
+    // Any bytes are answered or skipped.
+    let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &[5; 32]);
+    for _ in 0..200 {
+        let mut bytes = vec![0; random.next_u32() as usize % 300];
+        random.fill_bytes(&mut bytes);
+        let mut client = Client::of(&server);
+        let _ = client.0.write_all(&bytes);
+        client.0.shutdown(std::net::Shutdown::Write).unwrap();
+        let _ = client.0.read_to_end(&mut bytes);
+    }
+    assert_eq!(client.ask(101, 1, false).0, 0, "others are served");
 }
 
 #[test]

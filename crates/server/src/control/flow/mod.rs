@@ -161,6 +161,3 @@ impl Reports {
         instances
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -125,22 +125,3 @@ fn answer(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> 
     }
     response
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_assets_are_small_and_our_own() {
-        let bytes: usize = ASSETS.iter().map(|asset| asset.text.len()).sum();
-        assert!(bytes < 32 * 1024, "{bytes} bytes; a page has less than 64 KiB beside them");
-        for Asset { path, text, .. } in ASSETS {
-            let longest = text.lines().map(str::len).max().unwrap_or(0);
-            assert!(longest < 200, "{path} looks minified");
-            assert!(
-                !text.replace("http://www.w3.org/2000/svg", "").contains("://"),
-                "{path} names another host"
-            );
-        }
-    }
-}

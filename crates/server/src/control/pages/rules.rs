@@ -207,24 +207,3 @@ fn field(key: &str, hint: &str, choices: Option<Markup>, of: &[&str]) -> Markup 
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use tidegate_core::Nanos;
-
-    use super::*;
-    use crate::{decide::limits::Limits, rules};
-
-    #[test]
-    fn the_displayed_rules_are_those_in_force() {
-        let text = "limits:
-            - {name: a, limit: 5/1m, algorithm: token-bucket, burst: 7, overrides: {\"x: y\": {limit: 9/1m}}, deny: [eve, \"a b\"]}
-            - {name: b, limit: 100/1h, algorithm: sliding-window, slots: 60, shadow: true, max_keys: 100}
-            - {name: c, limit: 3, algorithm: concurrency, global: true}
-            - {name: d, limit: 3/1s, sharing: leased, slack: 2s, on_error: closed}";
-        let parsed = rules::parse(text).unwrap();
-        let limits = Limits::new(parsed.clone(), 10, |_| None, Nanos::ZERO).unwrap();
-        let shown: String = limits.limits().iter().map(|limit| yaml(limit)).collect();
-        assert_eq!(rules::parse(&format!("limits:\n{shown}")).unwrap(), parsed, "{shown}");
-    }
-}

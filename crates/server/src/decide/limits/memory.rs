@@ -210,26 +210,3 @@ pub(crate) enum SetOverrideError {
     #[error(transparent)]
     NoRoom(#[from] OverrideError),
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rules;
-
-    #[test]
-    fn with_a_store_blocks_reserve_no_table_of_all_keys() {
-        let of = |text: &str, keeping| {
-            let spec = rules::parse(text).unwrap().limits.remove(0);
-            let memory = Memory::new(&spec, 10_000_000, 0, None, keeping).unwrap();
-            memory.change(None, &spec, Some(10_000_000), Nanos::ZERO).unwrap();
-            memory.limiter.stats().max_keys
-        };
-        let plain = "limits: [{name: a, limit: 5/1s}]";
-        assert_eq!(of(plain, Keeping::Memory), 10_000_000);
-        assert_eq!(of(plain, Keeping::Store), 65_536);
-        // If the rules deny more keys than that, all of them are denied.
-        let deny: Vec<String> = (0..70_000).map(|key| format!("k{key}")).collect();
-        let many = format!("limits: [{{name: a, limit: 5/1s, deny: [{}]}}]", deny.join(", "));
-        assert_eq!(of(&many, Keeping::Store), 140_000);
-    }
-}

@@ -150,35 +150,29 @@ impl<H: Health> Routes<H> {
                 return Ok(status.into_http());
             }
         };
-        let (is_rls, is_quota, is_kuadrant) = (name == SERVICE_NAME, name == QUOTA, name == KUADRANT);
-        let reflection = self.reflection.service(name);
         request.extensions_mut().insert(rights);
-        let late = |_| {
+        let path = request.uri().clone();
+        let answered = async {
+            match path.path().split('/').nth(1).unwrap_or_default() {
+                SERVICE_NAME => self.rls.call(self.memory.bound(REQUEST, request)).await,
+                QUOTA => self.rlqs.call(self.memory.bound(REPORT, request)).await,
+                KUADRANT => {
+                    let request = self.memory.bound(REQUEST, request);
+                    Ok(kuadrant::call(self.shared.clone(), REQUEST.size, request).await)
+                }
+                name => match self.reflection.service(name) {
+                    Some(reflection) => reflection(self.memory.bound(OTHER, request)).await,
+                    None => Ok(Status::unimplemented(format!(
+                        "the services are {SERVICE_NAME}, {KUADRANT}, {QUOTA}, {HEALTH} and grpc.reflection"
+                    ))
+                    .into_http()),
+                },
+            }
+        };
+        timeout(CALL_TIME, answered).await.unwrap_or_else(|_| {
             let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
             Ok(Status::deadline_exceeded(what).into_http())
-        };
-        if is_rls {
-            return timeout(CALL_TIME, self.rls.call(self.memory.bound(REQUEST, request)))
-                .await
-                .unwrap_or_else(late);
-        }
-        if is_kuadrant {
-            let call = kuadrant::call(self.shared.clone(), REQUEST.size, self.memory.bound(REQUEST, request));
-            return timeout(CALL_TIME, call).await.map_or_else(late, Ok);
-        }
-        if is_quota {
-            return timeout(CALL_TIME, self.rlqs.call(self.memory.bound(REPORT, request)))
-                .await
-                .unwrap_or_else(late);
-        }
-        if let Some(reflection) = reflection {
-            return timeout(CALL_TIME, reflection(self.memory.bound(OTHER, request)))
-                .await
-                .unwrap_or_else(late);
-        }
-        let what =
-            format!("the services are {SERVICE_NAME}, {KUADRANT}, {QUOTA}, {HEALTH} and grpc.reflection");
-        Ok(Status::unimplemented(what).into_http())
+        })
     }
 }
 

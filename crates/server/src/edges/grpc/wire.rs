@@ -36,18 +36,9 @@ pub(super) fn descriptor(descriptor: &RateLimitDescriptor) -> Descriptor<'_> {
 }
 
 fn limit(limit: RateLimitOverride) -> Result<Override, Unanswered> {
-    let unit = match RateLimitUnit::try_from(limit.unit) {
-        Ok(RateLimitUnit::Second) => Unit::Second,
-        Ok(RateLimitUnit::Minute) => Unit::Minute,
-        Ok(RateLimitUnit::Hour) => Unit::Hour,
-        Ok(RateLimitUnit::Day) => Unit::Day,
-        Ok(RateLimitUnit::Month) => Unit::Month,
-        Ok(RateLimitUnit::Year) => Unit::Year,
-        Ok(RateLimitUnit::Unknown) | Err(_) => {
-            let why = format!("its unit is {}; it must be one of second to year", limit.unit);
-            return Err(Unanswered::Override(why));
-        }
-    };
+    let unit = RateLimitUnit::try_from(limit.unit).ok().and_then(|unit| Unit::from_name(unit.as_str_name()));
+    let why = || format!("its unit is {}; it must be one of second to year", limit.unit);
+    let unit = unit.ok_or_else(|| Unanswered::Override(why()))?;
     Ok(Override { requests_per_unit: limit.requests_per_unit, unit })
 }
 

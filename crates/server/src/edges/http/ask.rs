@@ -41,8 +41,9 @@ impl Ask<'_> {
 }
 
 /// A text that is borrowed from the body, unless it has escapes there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Text<'a>(Cow<'a, str>);
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(transparent)]
+pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// One limit, or several of which all must admit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,30 +256,6 @@ impl Deref for Text<'_> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Borrows;
-
-        impl<'de> Visitor<'de> for Borrows {
-            type Value = Text<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-        }
-
-        deserializer.deserialize_str(Borrows)
-    }
-}
-
 fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     struct Cost;
 
@@ -405,22 +382,6 @@ fn field(place: impl Into<String>, detail: impl Into<String>) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_name_is_cut_between_characters() {
-        assert_eq!([shown("key"), shown("abcdefghijklmnopqr")], ["key", "abcdefghijklmnop"]);
-        assert_eq!(shown("abcdefghijklmnoéé"), "abcdefghijklmno");
-    }
-
-    #[test]
-    fn the_default_cost_is_one_and_a_key_is_optional() {
-        let text = |text| Text(Cow::Borrowed(text));
-        let ask = |key: Option<&'static str>, cost| Ask { limit: text("a"), key: key.map(text), cost };
-        assert_eq!(asks(br#"{"limit":"a","key":"k"}"#).unwrap(), Asks::One(ask(Some("k"), 1)));
-        assert_eq!(asks(br#"{"limit":"a","key":null}"#).unwrap(), Asks::One(ask(None, 1)));
-        let all = asks(br#"{"all":[{"limit":"a"},{"limit":"a","key":"k","cost":0}]}"#).unwrap();
-        assert_eq!(all, Asks::All(vec![ask(None, 1), ask(Some("k"), 0)]));
-    }
 
     #[test]
     fn only_a_text_with_escapes_is_copied() {

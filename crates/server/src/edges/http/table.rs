@@ -249,35 +249,3 @@ pub(super) fn find(plane: Plane, method: &Method, path: &str) -> Option<Found> {
     }
     allowed
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_path_is_found_by_its_method_on_its_listeners_only() {
-        for route in ROUTES {
-            let path = route.path.replace("{limit}", "per-user");
-            let method = route.method.parse().unwrap();
-            let found = |plane| find(plane, &method, &path);
-            for plane in [Plane::Data, Plane::Admin] {
-                let here = route.is_on(plane).then_some(Found::Route(route));
-                assert_eq!(found(plane), here, "{path}");
-                let other = find(plane, &Method::DELETE, &path);
-                assert_eq!(other, here.map(|_| Found::OtherMethod(route.method)), "{path}");
-                let head = here.filter(|_| method == Method::GET);
-                assert_eq!(find(plane, &Method::HEAD, &path).filter(|at| *at == Found::Route(route)), head);
-                assert_eq!(find(plane, &method, &format!("{path}/")), None, "{path}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_variable_part_is_one_segment_and_not_empty() {
-        let check = |path| find(Plane::Data, &Method::GET, path);
-        assert!(check("/v1/check/a").is_some());
-        for path in ["/v1/check/", "/v1/check", "/v1/check/a/b", "/v1/checks/a"] {
-            assert_eq!(check(path), None, "{path}");
-        }
-    }
-}

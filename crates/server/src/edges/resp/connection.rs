@@ -1,6 +1,11 @@
 //! One connection: unanswered input, unsent output, and the bounds of both.
 
-use std::{cell::Cell, io, mem, sync::atomic::Ordering};
+use std::{
+    cell::Cell,
+    io::{self, Read as _, Write as _},
+    mem,
+    sync::atomic::Ordering,
+};
 
 use tidegate_core::Nanos;
 
@@ -11,7 +16,7 @@ use super::{
     parse::{Ahead, ProtocolError},
     reply::Replies,
     session::{Context, Flow, Session},
-    socket::Transport,
+    socket::Socket,
 };
 use crate::{decide::limits::Limits, listen::tls::HANDSHAKE_TIME};
 
@@ -28,8 +33,8 @@ const STUCK: Nanos = Nanos::from_secs(30);
 
 /// A client behind a non-blocking stream.
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent fact; most combinations occur")]
-pub(super) struct Connection<S> {
-    pub stream: S,
+pub(super) struct Connection {
+    pub stream: Socket,
     session: Session,
     /// An unfinished frame, or frames that wait until output is sent.
     input: Vec<u8>,
@@ -84,8 +89,8 @@ pub(super) struct TurnContext<'a> {
     pub share: usize,
 }
 
-impl<S: Transport> Connection<S> {
-    pub fn new(stream: S, session: Session, now: Nanos) -> Self {
+impl Connection {
+    pub fn new(stream: Socket, session: Session, now: Nanos) -> Self {
         Self {
             stream,
             session,
@@ -367,7 +372,3 @@ fn look_ahead<'a>(
         }
     })
 }
-
-#[cfg(test)]
-#[path = "connection_tests.rs"]
-pub(super) mod tests;

@@ -170,7 +170,7 @@ struct Reactor {
     listener: Option<TcpListener>,
     /// When to call `accept` again without a new event.
     accept: Accept,
-    connections: Slab<Connection<Socket>>,
+    connections: Slab<Connection>,
     buffer: Box<[u8]>,
     /// Connections that have more to read without a new event, each once (`Connection::queued`).
     unread: Vec<usize>,
@@ -618,7 +618,7 @@ impl Reactor {
         }
     }
 
-    fn take(&mut self, at: usize) -> Connection<Socket> {
+    fn take(&mut self, at: usize) -> Connection {
         self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
         // Closing the descriptor removes it from the poll; this frees mio's own record of it.

@@ -2,9 +2,45 @@
 
 use std::{net::SocketAddr, sync::atomic::AtomicU8};
 
-use super::{super::connection::tests::shared, *};
+use tidegate_core::ManualClock;
+
+use super::*;
+use crate::{
+    decide::{limits::Limits, service::Service, throttle::Throttle},
+    edges::resp::{RespConfig, RespStats},
+    listen::{
+        access::{Access, Door},
+        peers::Peers,
+        strangers::Strangers,
+    },
+    rules,
+};
 
 const PING: &[u8] = b"PING\r\n";
+
+fn shared() -> Shared {
+    let limits = Limits::new(rules::example(), 100, |_| None, Nanos::ZERO).unwrap();
+    let clock = Arc::new(ManualClock::default());
+    Shared {
+        service: Arc::new(Service::new(limits, Throttle::new(100, None).unwrap(), clock)),
+        config: RespConfig {
+            password: None,
+            max_connections: 100,
+            max_per_peer: None,
+            idle_timeout: None,
+            threads: 1,
+            port: 0,
+        },
+        door: Door::new(Arc::new(Access::open(None, false, None).unwrap()), true),
+        strangers: Strangers::new("resp"),
+        tls: None,
+        peers: Peers::new(None, 100),
+        descriptors: Arc::default(),
+        started: Nanos::ZERO,
+        stats: Arc::new(RespStats::default()),
+        runtime: None,
+    }
+}
 
 fn reactor() -> (Reactor, SocketAddr) {
     let poll = Poll::new().unwrap();
@@ -76,4 +112,35 @@ fn a_client_that_asks_one_thing_is_answered_in_its_turn_beside_pipelines() {
         let read = modest.read(&mut replies).unwrap();
         assert_eq!(replies[..read], *b"+PONG\r\n");
     }
+}
+
+#[test]
+fn an_unfinished_frame_and_an_unread_reply_are_overdue_and_a_client_that_reads_a_little_is_not() {
+    let (mut reactor, address) = reactor();
+    let at = Nanos::from_secs;
+    let overdue =
+        |reactor: &mut Reactor, at| reactor.connections.iter_mut().next().unwrap().1.is_overdue(None, at);
+    let mut client = client(address);
+    client.write_all(b"*2\r\n$4\r\nECHO").unwrap();
+    reactor.take_turn();
+    reactor.take_turn();
+    assert_eq!([0, 1, 30, 31].map(|second| overdue(&mut reactor, at(second))), [false, false, false, true]);
+    client.write_all(b"\r\n$1\r\nx\r\n").unwrap();
+    reactor.take_turn();
+    assert!(!overdue(&mut reactor, at(1_000)), "at rest");
+    // Far more than fits into the buffers of the sockets.
+    for _ in 0..64 {
+        let _ = client.write(&b"COMMAND DOCS\r\n".repeat(1_000));
+        reactor.take_turn();
+    }
+    let mut replies = vec![0; 4 << 20];
+    for round in 2..20 {
+        assert!(!overdue(&mut reactor, at(20 * round)), "{round}");
+        while client.read(&mut replies).is_ok() {}
+        reactor.take_turn();
+    }
+    assert!(reactor.connections.iter().next().unwrap().1.has_output());
+    assert!(
+        !overdue(&mut reactor, at(500)) && !overdue(&mut reactor, at(501)) && overdue(&mut reactor, at(531))
+    );
 }

@@ -124,38 +124,3 @@ impl Replies<'_> {
         self.out.extend_from_slice(b"\r\n");
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn written(protocol: Protocol, write: impl FnOnce(&mut Replies<'_>)) -> String {
-        let mut out = Vec::new();
-        write(&mut Replies { out: &mut out, protocol });
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn each_version_has_its_own_maps_nulls_and_texts() {
-        let write = |replies: &mut Replies<'_>| {
-            replies.map(1);
-            replies.bulk(b"k");
-            replies.null();
-            replies.verbatim("hi");
-        };
-        assert_eq!(written(Protocol::Resp2, write), "*2\r\n$1\r\nk\r\n$-1\r\n$2\r\nhi\r\n");
-        assert_eq!(written(Protocol::Resp3, write), "%1\r\n$1\r\nk\r\n_\r\n=6\r\ntxt:hi\r\n");
-    }
-
-    #[test]
-    fn an_error_is_always_one_line() {
-        assert_eq!(written(Protocol::Resp2, |r| r.error("ERR a\r\nb")), "-ERR a  b\r\n");
-    }
-
-    #[test]
-    fn numbers_are_written_in_full() {
-        let numbers = [0, 7, 10, -1, 600_000, i64::MAX, i64::MIN];
-        let expected = numbers.map(|number| format!(":{number}\r\n")).concat();
-        assert_eq!(written(Protocol::Resp2, |r| numbers.into_iter().for_each(|n| r.integer(n))), expected);
-    }
-}

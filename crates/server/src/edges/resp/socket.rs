@@ -14,24 +14,6 @@ use crate::listen::tls;
 /// The maximum number of plain-text bytes that wait in TLS until the client takes them.
 const UNSENT: usize = 64 * 1024;
 
-/// A connection's stream: reading and writing, and the state of its TLS session.
-pub(super) trait Transport: Read + Write {
-    /// Whether the handshake is still in progress.
-    fn is_beginning(&self) -> bool {
-        false
-    }
-
-    /// Whether something waits to be sent that the connection does not know about: a handshake.
-    fn has_unsent(&self) -> bool {
-        false
-    }
-
-    /// The names in the client's certificate.
-    fn names(&self) -> Option<Arc<[String]>> {
-        None
-    }
-}
-
 #[derive(Debug)]
 pub(super) enum Socket {
     Plain(TcpStream),
@@ -58,6 +40,24 @@ impl Socket {
         match self {
             Self::Plain(socket) => socket,
             Self::Tls(tls) => &mut tls.socket,
+        }
+    }
+
+    /// Whether the handshake is still in progress.
+    pub fn is_beginning(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.connection.is_handshaking())
+    }
+
+    /// Whether something waits to be sent that the connection does not know about: a handshake.
+    pub fn has_unsent(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.connection.wants_write())
+    }
+
+    /// The names in the client's certificate.
+    pub fn names(&self) -> Option<Arc<[String]>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(tls) => tls::names_of(&tls.connection),
         }
     }
 
@@ -167,23 +167,6 @@ impl Write for Socket {
                     Err(io::ErrorKind::WouldBlock.into())
                 }
             }
-        }
-    }
-}
-
-impl Transport for Socket {
-    fn is_beginning(&self) -> bool {
-        matches!(self, Self::Tls(tls) if tls.connection.is_handshaking())
-    }
-
-    fn has_unsent(&self) -> bool {
-        matches!(self, Self::Tls(tls) if tls.connection.wants_write())
-    }
-
-    fn names(&self) -> Option<Arc<[String]>> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Tls(tls) => tls::names_of(&tls.connection),
         }
     }
 }

@@ -44,17 +44,3 @@ impl Drop for Member {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_counts_until_it_is_closed() {
-        let namespaces = Arc::new(Namespaces::default());
-        let members = [namespaces.join("shop"), namespaces.join("shop"), namespaces.join("bank")];
-        assert_eq!(["shop", "bank", "none"].map(|name| namespaces.connections(name)), [2, 1, 0]);
-        drop(members);
-        assert!(namespaces.lock().is_empty());
-    }
-}

@@ -161,7 +161,6 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
 
@@ -208,38 +207,6 @@ mod tests {
         for kib in 0..100_000 {
             assert!(frames.take(&frame(8, 0, &[0; 4]).repeat(2), || kib * 4 * 1024));
         }
-    }
-
-    #[test]
-    fn http1_is_not_counted() {
-        let mut frames = Frames::new();
-        let request = b"PRI / HTTP/1.1\r\nhost: a\r\n\r\n";
-        assert_eq!(passed(&mut frames, request, 10_000, 0), 10_000);
-    }
-
-    #[tokio::test]
-    async fn the_bytes_pass_unchanged_and_the_end_is_told() {
-        let (mut client, server) = duplex(64);
-        let frames = Arc::new(ControlFrames::default());
-        let mut server = frames.watch(server);
-        let flood = [PREFACE, &frame(4, 0, &[]).repeat(1_001)].concat();
-        let (its, mut read) = (flood.clone(), Vec::new());
-        let writing = async move {
-            client.write_all(&its).await.unwrap();
-            client
-        };
-        let (mut client, ()) = tokio::join!(writing, async {
-            server.read_buf(&mut read).await.unwrap();
-            while read.len() < flood.len() {
-                server.read_buf(&mut read).await.unwrap();
-            }
-        });
-        assert_eq!(read, flood);
-        frames.are_too_many().await;
-        server.write_all(b"bye").await.unwrap();
-        let mut bye = [0; 3];
-        client.read_exact(&mut bye).await.unwrap();
-        assert_eq!((&bye, frames.sent.load(Ordering::Relaxed)), (b"bye", 3));
     }
 
     proptest! {

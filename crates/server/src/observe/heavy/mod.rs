@@ -12,8 +12,6 @@
 //! Counts are kept per [`PERIOD`]. A [`Top`] covers the current period and the previous one.
 
 mod summary;
-#[cfg(test)]
-mod tests;
 
 use std::{
     collections::HashMap,
@@ -303,6 +301,27 @@ impl TopKey {
             count,
             at_least: (count - error).saturating_sub(margin).max(sampled),
             at_most: count.saturating_add(margin),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the rhythm of the traffic, a sample contains about its share of each beat.
+        #[test]
+        fn no_rhythm_hides_from_the_sample(beats in 2_u64..64, power in 1_u32..7, seed: u64) {
+            let sampling = Sampling { seed, ..Sampling::default() };
+            sampling.set(power);
+            let mut found = vec![0_u64; beats as usize];
+            for number in (0..beats << (power + 8)).filter(|number| sampling.takes(*number)) {
+                found[(number % beats) as usize] += 1;
+            }
+            prop_assert!(found.iter().all(|count| (128..=384).contains(count)), "{:?}, 256 each are expected", found);
         }
     }
 }

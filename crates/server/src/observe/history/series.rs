@@ -126,26 +126,7 @@ impl<const N: usize, T: Number> Series<N, T> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    fn seconds(series: &Series<1>, most: usize) -> Vec<u32> {
-        series.read(Step::Second, most).points.into_iter().flatten().collect()
-    }
-
-    #[test]
-    fn seconds_and_complete_steps_have_their_end() {
-        let mut series = Series::<1>::new(100);
-        for second in 1..=25 {
-            series.push(100 + second, [second]);
-        }
-        assert_eq!(series.read(Step::Second, 2), Points { step: 1, end: 125, points: vec![[24], [25]] });
-        let steps = Points { step: 10, end: 120, points: vec![[55], [155]] };
-        assert_eq!(series.read(Step::TenSeconds, 100), steps);
-        series.push(125, [1_000]);
-        assert_eq!(seconds(&series, 1), [25], "no second has passed");
-    }
 
     #[test]
     fn small_numbers_stay_at_their_largest() {
@@ -156,46 +137,5 @@ mod tests {
         series.push(11, [70_000]);
         assert_eq!(series.read(Step::Second, 2).points, [[60_000], [65_535]]);
         assert_eq!(series.read(Step::TenSeconds, 1).points, [[65_535]]);
-    }
-
-    #[test]
-    fn seconds_without_a_reading_share_the_events() {
-        let mut series = Series::<1>::new(0);
-        series.push(4, [11]);
-        assert_eq!(seconds(&series, 10), [2, 2, 2, 5]);
-    }
-
-    #[test]
-    fn a_jump_of_years_is_cheap_and_fills_the_series_with_zeros() {
-        let mut series = Series::<1>::new(0);
-        series.push(1, [7]);
-        series.push(1_000_000_000, [0]);
-        assert_eq!(
-            (seconds(&series, usize::MAX), series.read(Step::Second, 1).end),
-            (vec![0; SECONDS], 1_000_000_000)
-        );
-        series.push(5, [9]);
-        assert_eq!(series.read(Step::Second, 1).end, 1_000_000_000, "time does not run backwards");
-    }
-
-    proptest! {
-        #[test]
-        fn no_event_is_lost_and_no_step_is_kept_for_too_long(begin in 0_u64..50, looks in prop::collection::vec((1_u64..40, 0_u64..5_000), 1..400)) {
-            let mut series = Series::<1>::new(begin);
-            let (mut end, mut sum) = (begin, 0);
-            for (elapsed, count) in looks {
-                end += elapsed;
-                sum += count;
-                series.push(end, [count]);
-            }
-            prop_assert!(series.seconds.len() == SECONDS.min((end - begin) as usize));
-            if end - begin <= SECONDS as u64 {
-                prop_assert_eq!(seconds(&series, usize::MAX).into_iter().map(u64::from).sum::<u64>(), sum);
-            }
-            // All of it is within six hours.
-            prop_assert_eq!(series.steps.iter().map(|step| u64::from(step[0])).sum::<u64>(), sum);
-            let complete = series.read(Step::TenSeconds, usize::MAX);
-            prop_assert_eq!(complete.end, end / STEP * STEP);
-        }
     }
 }

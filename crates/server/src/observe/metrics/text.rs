@@ -57,19 +57,3 @@ fn prometheus(text: &str) -> String {
     }
     out
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_kind_of_family_has_its_older_form() {
-        let open = "# HELP a Things.\n# TYPE a counter\na_total{x=\"# \"} 3\n# HELP b Now.\n# TYPE b gauge\nb 1\n# HELP c It.\n\
-                    # TYPE c info\nc_info{v=\"1\"} 1\n# HELP d Times.\n# TYPE d histogram\n# UNIT d seconds\nd_count 0\n# HELP e Old.\n# TYPE e unknown\ne 1\n# EOF\n";
-        let older = "# HELP a_total Things.\n# TYPE a_total counter\na_total{x=\"# \"} 3\n# HELP b Now.\n# TYPE b gauge\nb 1\n\
-                     # HELP c_info It.\n# TYPE c_info gauge\nc_info{v=\"1\"} 1\n# HELP d Times.\n# TYPE d histogram\nd_count 0\n# HELP e Old.\n# TYPE e counter\ne 1\n";
-        assert_eq!(Format::asked(None).of(open.to_owned()), older);
-        let both = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1";
-        assert_eq!(Format::asked(Some(both)).of(open.to_owned()), open);
-    }
-}

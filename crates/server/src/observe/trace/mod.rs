@@ -299,23 +299,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_traced_with_all_it_asked_or_not_at_all() {
-        let trace = Arc::new(Trace::new("10%".parse().unwrap(), 0, true));
-        let tap = trace.tap("a", false).unwrap();
-        for round in 0..20 {
-            for key in 0..1_000 {
-                tap.add(format!("key-{key}").as_bytes(), 1, Verdict::Admitted, None, Nanos::new(round));
-            }
-        }
-        let taken = trace.take();
-        let chosen = (0..1_000).filter(|key| trace.chosen(format!("key-{key}").as_bytes()).is_some()).count();
-        assert_eq!(taken.events.len(), 20 * chosen);
-        // Ten standard deviations: the hash keys are random.
-        assert!((5..200).contains(&chosen), "{chosen}");
-        assert!(taken.fresh && taken.events.is_sorted_by_key(|event| event.time));
-    }
-
-    #[test]
     fn what_one_ring_forgot_is_left_out_of_all() {
         let trace = Arc::new(Trace::new(KeyShare::ALL, 0, true));
         let tap = trace.tap("a", false).unwrap();
@@ -335,12 +318,5 @@ mod tests {
         let rounds = (taken.from..10_000).filter(|time| time % 100 == 0).count();
         assert_eq!(taken.events.len() as u64 - of_busy, 50 * rounds as u64);
         assert!(trace.bytes().0 <= trace.bytes().1);
-    }
-
-    #[test]
-    fn a_global_limit_is_in_a_trace_of_all_keys_alone() {
-        let some = Arc::new(Trace::new("50%".parse().unwrap(), 0, true));
-        assert!(some.tap("a", true).is_none() && some.tap("a", false).is_some());
-        assert!(Arc::new(Trace::new(KeyShare::ALL, 0, true)).tap("a", true).is_some());
     }
 }

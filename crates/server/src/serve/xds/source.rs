@@ -109,34 +109,3 @@ impl std::str::FromStr for XdsSource {
         Ok(source)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_has_its_options() {
-        let source: XdsSource =
-            "https://gateway?node=n&ca=%2Fca&cert=/c&key=/k&metadata=a=b&header=x:y&server_name=s"
-                .parse()
-                .unwrap();
-        assert_eq!((source.origin.as_str(), source.node.as_str()), ("https://gateway:18001", "n"));
-        assert_eq!((source.ca, source.identity), (Some("/ca".into()), Some(("/c".into(), "/k".into()))));
-        assert_eq!((source.metadata["a"].as_str(), source.headers["x"].as_str()), ("b", "y"));
-        let plain: XdsSource = "http://[::1]:18002?max_message=7&longest_pause=5s".parse().unwrap();
-        assert_eq!(plain.pauses, (Duration::from_secs(1), Duration::from_secs(5)));
-        assert_eq!((plain.origin.as_str(), plain.max_message), ("http://[::1]:18002", 7));
-        for (text, says) in [
-            ("gateway:18001", "write http://"),
-            ("ftp://a", "write http://"),
-            ("http://a?nod=x", "no option `nod`"),
-            ("http://a?ca=/x", "are for https://"),
-            ("https://a?cert=/x", "needs cert and key"),
-            ("https://a?header=x", "header=NAME:VALUE"),
-            ("http://a?max_message=many", "max_message is `many`"),
-        ] {
-            let said = text.parse::<XdsSource>().unwrap_err().to_string();
-            assert!(said.contains(says), "{text}: {said}");
-        }
-    }
-}

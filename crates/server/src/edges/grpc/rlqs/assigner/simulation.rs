@@ -349,31 +349,6 @@ async fn a_busy_envoy_gets_what_the_envoys_of_another_server_leave() {
 }
 
 #[tokio::test]
-async fn equal_envoys_on_two_servers_get_equal_parts_in_each_second() {
-    let mut one = World::new(100, "second", 1);
-    one.assigner.servers = |_| 2;
-    let mut two = one.beside();
-    one.join(&FREE).await;
-    two.join(&FREE).await;
-    let total = |world: &World| world.envoys[0].total;
-    // The second server's Envoy has no load at first, and none at the end.
-    for second in 0..60 {
-        let before = [total(&one), total(&two)];
-        for _ in 0..SECOND / STEP.get() {
-            one.step(&[10]).await;
-            two.turn(&[if (10..40).contains(&second) { 10 } else { 0 }]).await;
-        }
-        let got = [total(&one) - before[0], total(&two) - before[1]];
-        assert!(got[0] + got[1] <= 100 + one.in_hand + two.in_hand, "{second}: {got:?}");
-        match second {
-            3..10 | 53.. => assert!(got[0] >= 95, "{second}: {got:?}"),
-            15..40 => assert!(got.iter().all(|got| (40..=60).contains(got)), "{second}: {got:?}"),
-            _ => {}
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_lost_envoy_keeps_its_share_for_the_time_to_live() {
     let mut world = World::new(100, "second", 1);
     world.join(&FREE).await;
@@ -402,18 +377,6 @@ async fn an_hourly_limit_can_be_spent_at_once_and_unused_units_are_given_back() 
     let spent = world.run(60, &[300, 0]).await;
     assert!(spent[0] >= (1_000 - used) * 9 / 10, "{spent:?} after {used}");
     assert!(world.admitted <= 1_000);
-}
-
-#[tokio::test]
-async fn a_bucket_without_a_limit_is_admitted_and_an_idle_one_is_forgotten() {
-    let mut world = World::new(1, "second", 1);
-    for bucket in [("any", "x"), ("nobody", "knows it")] {
-        world.join(&[bucket]).await;
-    }
-    let admitted = world.run(10, &[50, 50]).await;
-    assert_eq!(admitted, [499, 499], "all but the request that asked for the assignment");
-    world.run(12, &[0, 0]).await;
-    assert_eq!((world.envoys[0].abandoned, world.assigner.held.len()), (1, 0));
 }
 
 #[tokio::test]
