@@ -11,8 +11,6 @@
 
 use std::{
     cell::RefCell,
-    cmp::Reverse,
-    collections::BinaryHeap,
     fmt, mem,
     str::FromStr,
     sync::{
@@ -27,9 +25,10 @@ use tidegate_core::{MAX_LIMIT, Nanos};
 use tidegate_limiter::{Estimate, Estimates};
 use tidegate_redis::StoreError;
 
-use self::records::Records;
+use self::{due::Due, records::Records};
 use crate::rules::{LimitSpec, OnExpiry};
 
+mod due;
 mod records;
 #[cfg(test)]
 mod tests;
@@ -199,8 +198,7 @@ impl Seen {
 #[derive(Default)]
 struct Shard {
     records: Records,
-    /// One entry for each record: a time that is not later than when it is due, and its first cell.
-    due: BinaryHeap<Reverse<(u32, u32)>>,
+    due: Due,
 }
 
 impl Reservations {
@@ -359,40 +357,34 @@ impl Shard {
 
     fn add<L: AsRef<str>, K: AsRef<[u8]>>(&mut self, id: Id, new: &Reservation<&[Part<L, K>]>) {
         let head = self.records.add(id, new);
-        self.due.push(Reverse((tick(new.due), head)));
+        self.due.add(head, &mut self.records);
     }
 
     /// Adds the parts of those that have just expired to `released`, forgets the old ones, and returns how many.
     fn expire(&mut self, now: Nanos, released: &mut Vec<Part>) -> usize {
-        let (mut again, mut forgotten) = (Vec::new(), 0);
-        while let Some(&Reverse((at, head))) = self.due.peek()
-            && at <= tick(now)
-        {
-            self.due.pop();
-            if self.records.due(head) <= now {
-                let (id, mut found) = self.records.get(head);
-                if found.status != Status::Open {
-                    self.records.forget(head);
-                    forgotten += 1;
-                    continue;
+        let mut forgotten = 0;
+        for list in self.due.take(now) {
+            let mut next = list;
+            while let Some(head) = next {
+                next = self.records.link(head);
+                if self.records.due(head) <= now {
+                    let (id, mut found) = self.records.get(head);
+                    if found.status != Status::Open {
+                        self.records.forget(head);
+                        forgotten += 1;
+                        continue;
+                    }
+                    released.extend(found.parts.iter().filter(|part| part.is_released).cloned());
+                    found.status = Status::Expired;
+                    let due = found.due.saturating_add(found.ttl.max(REMEMBERED));
+                    found.due = due.max(now.saturating_add(Nanos::new(1)));
+                    self.records.replace(id, head, &found);
                 }
-                released.extend(found.parts.iter().filter(|part| part.is_released).cloned());
-                found.status = Status::Expired;
-                let due = found.due.saturating_add(found.ttl.max(REMEMBERED));
-                found.due = due.max(now.saturating_add(Nanos::new(1)));
-                self.records.replace(id, head, &found);
+                self.due.add(head, &mut self.records);
             }
-            // It was extended or has ended in another way since, or expires within this second.
-            again.push(Reverse((tick(self.records.due(head)), head)));
         }
-        self.due.extend(again);
         forgotten
     }
-}
-
-/// About a second, rounded down.
-fn tick(time: Nanos) -> u32 {
-    u32::try_from(time.get() >> 30).unwrap_or(u32::MAX)
 }
 
 /// The limits, the keys, and whether units go back on expiry, as a record in the store has them.
