@@ -172,7 +172,7 @@ impl<S: Transport> Connection<S> {
             let out = if self.batch.is_empty() { &mut self.output } else { &mut self.batch.between };
             match parse(&data[used..], &mut args) {
                 Ok(Some(length)) => {
-                    if used >= looked && used + length < data.len() {
+                    if used >= looked && used + length < data.len() && is_acquire(args.get()) {
                         looked = used + length + look_ahead(&data[used + length..], context);
                     }
                     used += length;
@@ -354,10 +354,16 @@ impl<S: Transport> Connection<S> {
     }
 }
 
-/// Prefetches the states for the next commands. Returns how many bytes of commands were read.
+/// Whether a command takes from one limit, as those after it may, too.
+fn is_acquire(args: &[&[u8]]) -> bool {
+    args.first().is_some_and(|name| name.eq_ignore_ascii_case(b"ACQUIRE"))
+}
+
+/// Prefetches the states for the commands after an `ACQUIRE`. Returns how many bytes of commands were read.
 ///
 /// A pipeline's keys are known in advance, so their memory is fetched in parallel instead of one after another. This parses
-/// the frames twice, which costs a fifth of one such fetch. The states of shared limits are elsewhere.
+/// the frames twice, which costs a fifth of one such fetch. Other commands are longer, or prefetch their own states. The states of
+/// shared limits are elsewhere.
 fn look_ahead(data: &[u8], context: TurnContext<'_>) -> usize {
     if context.shared.service.store().is_some() {
         return data.len();
@@ -367,8 +373,8 @@ fn look_ahead(data: &[u8], context: TurnContext<'_>) -> usize {
     for _ in 0..AHEAD {
         let Ok(Some(length)) = parse(&data[at..], &mut args) else { break };
         at += length;
-        if let [name, limit, key, ..] = args.get()
-            && name.eq_ignore_ascii_case(b"ACQUIRE")
+        if let [_, limit, key, ..] = args.get()
+            && is_acquire(args.get())
             && let Some(limit) = context.limits.limit(limit)
         {
             limit.limiter().prefetch(key);
