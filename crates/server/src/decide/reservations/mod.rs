@@ -64,11 +64,32 @@ impl Id {
             Some(Self(u128::from_le_bytes(bytes[*left])))
         })
     }
+
+    /// The id as it is written. A formatter of 128-bit numbers takes several times as long.
+    pub fn digits(self) -> [u8; 32] {
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+            pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+        }
+        digits
+    }
+
+    /// Reads what was written, also in capitals.
+    ///
+    /// # Errors
+    /// [`ReservationError::NotAnId`]
+    pub fn from_digits(text: &[u8]) -> Result<Self, ReservationError> {
+        let digits: &[u8; 32] = text.try_into().map_err(|_| ReservationError::NotAnId)?;
+        let value = |digit: &u8| char::from(*digit).to_digit(16).map(u128::from);
+        let number = digits.iter().try_fold(0, |number, digit| Some(number << 4 | value(digit)?));
+        number.map(Self).ok_or(ReservationError::NotAnId)
+    }
 }
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        f.write_str(str::from_utf8(&self.digits()).unwrap_or_default())
     }
 }
 
@@ -76,9 +97,7 @@ impl FromStr for Id {
     type Err = ReservationError;
 
     fn from_str(text: &str) -> Result<Self, ReservationError> {
-        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = if is_hex { u128::from_str_radix(text, 16).ok() } else { None };
-        number.map(Self).ok_or(ReservationError::NotAnId)
+        Self::from_digits(text.as_bytes())
     }
 }
 

@@ -205,3 +205,17 @@ fn each_reservation_expires_and_is_forgotten_at_the_first_look_after_its_time() 
     }
     assert!(model.len() > 100 && model.len() < 19_000, "{} are left", model.len());
 }
+
+#[test]
+fn an_id_is_read_as_it_was_written() {
+    for id in [Id(0), Id(u128::MAX), Id(0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978)] {
+        let text = id.to_string();
+        assert_eq!(text, format!("{:032x}", id.0));
+        assert_eq!((text.parse(), text.to_ascii_uppercase().parse()), (Ok(id), Ok(id)));
+    }
+    for text in
+        ["", "0", "+0123456789abcdef0123456789abcde", "0123456789abcdef0123456789abcdeg", &"0".repeat(33)]
+    {
+        assert_eq!(text.parse::<Id>(), Err(ReservationError::NotAnId), "{text}");
+    }
+}
