@@ -241,7 +241,7 @@ pub struct Args {
     top_keys: u32,
     /// Reservations that are open or ended a short time ago (POST /v1/reserve, RESERVE); further ones are refused
     ///
-    /// Each takes about 72 bytes, and more with long keys or several limits. The state file has them too.
+    /// Each takes about 62 bytes, and more with long keys or several limits. The state file has them too.
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_RESERVATIONS", default_value_t = MOST_RESERVATIONS, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
     max_reservations: u32,
     /// File that gets one line of JSON for each action of an operator: block, reset, reload and so on

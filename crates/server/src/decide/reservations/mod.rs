@@ -11,8 +11,6 @@
 
 use std::{
     cell::RefCell,
-    cmp::Reverse,
-    collections::BinaryHeap,
     fmt, mem,
     str::FromStr,
     sync::{
@@ -27,9 +25,10 @@ use tidegate_core::{MAX_LIMIT, Nanos};
 use tidegate_limiter::{Estimate, Estimates};
 use tidegate_redis::StoreError;
 
-use self::records::Records;
+use self::{due::Due, records::Records};
 use crate::rules::{LimitSpec, OnExpiry};
 
+mod due;
 mod records;
 #[cfg(test)]
 mod tests;
@@ -65,11 +64,32 @@ impl Id {
             Some(Self(u128::from_le_bytes(bytes[*left])))
         })
     }
+
+    /// The id as it is written. A formatter of 128-bit numbers takes several times as long.
+    pub fn digits(self) -> [u8; 32] {
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+            pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+        }
+        digits
+    }
+
+    /// Reads what was written, also in capitals.
+    ///
+    /// # Errors
+    /// [`ReservationError::NotAnId`]
+    pub fn from_digits(text: &[u8]) -> Result<Self, ReservationError> {
+        let digits: &[u8; 32] = text.try_into().map_err(|_| ReservationError::NotAnId)?;
+        let value = |digit: &u8| char::from(*digit).to_digit(16).map(u128::from);
+        let number = digits.iter().try_fold(0, |number, digit| Some(number << 4 | value(digit)?));
+        number.map(Self).ok_or(ReservationError::NotAnId)
+    }
 }
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        f.write_str(str::from_utf8(&self.digits()).unwrap_or_default())
     }
 }
 
@@ -77,9 +97,7 @@ impl FromStr for Id {
     type Err = ReservationError;
 
     fn from_str(text: &str) -> Result<Self, ReservationError> {
-        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = if is_hex { u128::from_str_radix(text, 16).ok() } else { None };
-        number.map(Self).ok_or(ReservationError::NotAnId)
+        Self::from_digits(text.as_bytes())
     }
 }
 
@@ -199,8 +217,7 @@ impl Seen {
 #[derive(Default)]
 struct Shard {
     records: Records,
-    /// One entry for each record: a time that is not later than when it is due, and its first cell.
-    due: BinaryHeap<Reverse<(u32, u32)>>,
+    due: Due,
 }
 
 impl Reservations {
@@ -359,40 +376,34 @@ impl Shard {
 
     fn add<L: AsRef<str>, K: AsRef<[u8]>>(&mut self, id: Id, new: &Reservation<&[Part<L, K>]>) {
         let head = self.records.add(id, new);
-        self.due.push(Reverse((tick(new.due), head)));
+        self.due.add(head, &mut self.records);
     }
 
     /// Adds the parts of those that have just expired to `released`, forgets the old ones, and returns how many.
     fn expire(&mut self, now: Nanos, released: &mut Vec<Part>) -> usize {
-        let (mut again, mut forgotten) = (Vec::new(), 0);
-        while let Some(&Reverse((at, head))) = self.due.peek()
-            && at <= tick(now)
-        {
-            self.due.pop();
-            if self.records.due(head) <= now {
-                let (id, mut found) = self.records.get(head);
-                if found.status != Status::Open {
-                    self.records.forget(head);
-                    forgotten += 1;
-                    continue;
+        let mut forgotten = 0;
+        for list in self.due.take(now) {
+            let mut next = list;
+            while let Some(head) = next {
+                next = self.records.link(head);
+                if self.records.due(head) <= now {
+                    let (id, mut found) = self.records.get(head);
+                    if found.status != Status::Open {
+                        self.records.forget(head);
+                        forgotten += 1;
+                        continue;
+                    }
+                    released.extend(found.parts.iter().filter(|part| part.is_released).cloned());
+                    found.status = Status::Expired;
+                    let due = found.due.saturating_add(found.ttl.max(REMEMBERED));
+                    found.due = due.max(now.saturating_add(Nanos::new(1)));
+                    self.records.replace(id, head, &found);
                 }
-                released.extend(found.parts.iter().filter(|part| part.is_released).cloned());
-                found.status = Status::Expired;
-                let due = found.due.saturating_add(found.ttl.max(REMEMBERED));
-                found.due = due.max(now.saturating_add(Nanos::new(1)));
-                self.records.replace(id, head, &found);
+                self.due.add(head, &mut self.records);
             }
-            // It was extended or has ended in another way since, or expires within this second.
-            again.push(Reverse((tick(self.records.due(head)), head)));
         }
-        self.due.extend(again);
         forgotten
     }
-}
-
-/// About a second, rounded down.
-fn tick(time: Nanos) -> u32 {
-    u32::try_from(time.get() >> 30).unwrap_or(u32::MAX)
 }
 
 /// The limits, the keys, and whether units go back on expiry, as a record in the store has them.

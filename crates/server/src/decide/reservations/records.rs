@@ -1,9 +1,13 @@
 //! Reservations as bytes, in cells of one size, so that a million take little memory.
 //!
 //! A record is its id, the time when it is due, a byte with its status and the number of its parts, its time to live and its parts. A part is
-//! the number of its [source](Source), its key, and for each estimate the cost, the time, and (after the first) the source. Numbers are
-//! [written](number) in as few bytes as they need. A record that fits into one cell has all of it; each cell of a longer record ends with
-//! the number of the next one.
+//! the number of its [source](Source), its key unless the part before has the same one, and for each estimate the cost, the time, and (after
+//! the first) the source. The usual part has one estimate, taken when the reservation was made: only its cost is written. Numbers are
+//! [written](number) in as few bytes as they need. A record that fits into one cell has all of it. The first cell of a longer one ends with
+//! the number of the second cell.
+//!
+//! A cell has a link: in the first one of a record to another record that is due about then, in the others to the record's next cell, in a free
+//! one to the next free one.
 
 use std::{borrow::Cow, hash::BuildHasher, sync::Arc};
 
@@ -15,12 +19,12 @@ use tidegate_limiter::{Estimate, Estimates};
 
 use super::{Id, Part, REMEMBERED, Reservation, Status};
 
-const CELL: usize = 48;
-/// The bytes of a longer record in one cell.
+/// The bytes of a record in one cell.
+const CELL: usize = 44;
+/// The bytes of a longer record in its first cell.
 const LINKED: usize = CELL - 4;
 /// The cells that are allocated at once.
 const CHUNK: usize = 64;
-const NONE: u32 = u32::MAX;
 
 /// Where the id ends, and the time when it is due.
 const DUE: usize = 16;
@@ -46,7 +50,7 @@ impl Records {
     /// The cells in use, and all cells.
     #[cfg(test)]
     pub fn cells_used(&self) -> (u32, u32) {
-        let free = std::iter::successors(self.cells.free, |&cell| self.cells.next(cell)).count();
+        let free = std::iter::successors(self.cells.free, |&cell| self.cells.link(cell)).count();
         (self.cells.len - free as u32, self.cells.len)
     }
 
@@ -61,12 +65,21 @@ impl Records {
     }
 
     fn id(&self, head: u32) -> Id {
-        id_in(self.cells.cell(head))
+        id_in(&self.cells.cell(head).bytes)
     }
 
     /// When it expires, or is forgotten.
     pub fn due(&self, head: u32) -> Nanos {
-        due_in(self.cells.cell(head))
+        due_in(&self.cells.cell(head).bytes)
+    }
+
+    /// The record after this one in its list.
+    pub fn link(&self, head: u32) -> Option<u32> {
+        self.cells.link(head)
+    }
+
+    pub fn set_link(&mut self, head: u32, to: Option<u32>) {
+        self.cells.set_link(head, to);
     }
 
     pub fn get(&self, head: u32) -> (Id, Reservation) {
@@ -79,19 +92,23 @@ impl Records {
 
     /// Keeps a record under a new id. Returns its first cell.
     pub fn add<L: AsRef<str>, K: AsRef<[u8]>>(&mut self, id: Id, new: &Reservation<&[Part<L, K>]>) -> u32 {
+        let bytes = self.encode(id, new);
         let head = self.cells.take();
-        self.write(id, head, new);
+        self.cells.write(head, &bytes);
         let Self { by_id, cells, .. } = self;
-        by_id.insert_unique(hash(id), head, |&head| hash(id_in(cells.cell(head))));
+        by_id.insert_unique(hash(id), head, |&head| hash(id_in(&cells.cell(head).bytes)));
         head
     }
 
     pub fn replace(&mut self, id: Id, head: u32, new: &Reservation) {
-        self.cells.cut(head);
         let Reservation { ref parts, ttl, due, status } = *new;
-        self.write(id, head, &Reservation { parts: &parts[..], ttl, due, status });
+        let bytes = self.encode(id, &Reservation { parts: &parts[..], ttl, due, status });
+        // Not before: a sweep reads all records.
+        self.cells.cut(head);
+        self.cells.write(head, &bytes);
     }
 
+    /// Its link must be read before.
     pub fn forget(&mut self, head: u32) {
         let id = self.id(head);
         if let Ok(entry) = self.by_id.find_entry(hash(id), |&other| other == head) {
@@ -101,12 +118,11 @@ impl Records {
         self.cells.free(head);
     }
 
-    fn write<L: AsRef<str>, K: AsRef<[u8]>>(&mut self, id: Id, head: u32, new: &Reservation<&[Part<L, K>]>) {
+    fn encode<L: AsRef<str>, K: AsRef<[u8]>>(&mut self, id: Id, new: &Reservation<&[Part<L, K>]>) -> Vec<u8> {
         if self.sources.all.len() >= self.sources.sweep_at {
             self.sweep();
         }
-        let bytes = encode(id, new, &mut self.sources);
-        self.cells.write(head, &bytes);
+        encode(id, new, &mut self.sources)
     }
 
     /// Forgets the sources that no record has.
@@ -159,19 +175,30 @@ fn encode<L: AsRef<str>, K: AsRef<[u8]>>(
     bytes.push(of.status as u8 | whole | (of.parts.len() as u8) << PARTS);
     number(&mut bytes, if is_whole { ttl / ms } else { ttl });
     let base = base(of);
+    let mut key_before = None;
     for part in of.parts {
         let (limit, key) = (part.limit.as_ref(), part.key.as_ref());
         let mut source = |place| u64::from(sources.number(limit, part.is_released, place));
-        let first = part.taken.iter().next();
-        number(&mut bytes, source(first.map_or(0, |first| first.place)));
-        number(&mut bytes, key.len() as u64);
-        bytes.extend_from_slice(key);
-        number(&mut bytes, part.taken.iter().count() as u64);
+        let (first, count) = (part.taken.iter().next(), part.taken.iter().count());
+        let is_usual = count == 1 && first.is_some_and(|first| first.taken.get() == base);
+        number(&mut bytes, source(first.map_or(0, |first| first.place)) << 1 | u64::from(is_usual));
+        if key_before == Some(key) {
+            number(&mut bytes, 0);
+        } else {
+            number(&mut bytes, key.len() as u64 + 1);
+            bytes.extend_from_slice(key);
+        }
+        key_before = Some(key);
+        if !is_usual {
+            number(&mut bytes, count as u64);
+        }
         for (at, estimate) in part.taken.iter().enumerate() {
             number(&mut bytes, estimate.cost);
-            // Small numbers for small differences of either sign.
-            let before = base.wrapping_sub(estimate.taken.get()).cast_signed();
-            number(&mut bytes, (before << 1 ^ before >> 63).cast_unsigned());
+            if !is_usual {
+                // Small numbers for small differences of either sign.
+                let before = base.wrapping_sub(estimate.taken.get()).cast_signed();
+                number(&mut bytes, (before << 1 ^ before >> 63).cast_unsigned());
+            }
             if at > 0 {
                 number(&mut bytes, source(estimate.place));
             }
@@ -192,16 +219,22 @@ fn decode<'s>(bytes: &[u8], mut source: impl FnMut(usize) -> &'s Source) -> (Id,
         1 => Status::Expired,
         _ => Status::Done,
     };
-    let parts = Vec::with_capacity(usize::from(flags >> PARTS));
+    let parts: Vec<Part> = Vec::with_capacity(usize::from(flags >> PARTS));
     let mut of = Reservation { parts, ttl: Nanos::new(ttl), due: due_in(bytes), status };
     let base = base(&of);
     for _ in 0..flags >> PARTS {
-        let &Source { ref limit, is_released, mut place } = source(rest.number() as usize);
-        let length = rest.number() as usize;
-        let key = rest.bytes(length).into();
+        let first = rest.number();
+        let (number, is_usual) = (first >> 1, first & 1 == 1);
+        let &Source { ref limit, is_released, mut place } = source(number as usize);
+        let key = match (rest.number(), of.parts.last()) {
+            (0, Some(before)) => before.key.clone(),
+            (length, _) => rest.bytes(length.saturating_sub(1) as usize).into(),
+        };
         let mut taken = Estimates::default();
-        for at in 0..rest.number() {
-            let (cost, before) = (rest.number(), rest.number());
+        let count = if is_usual { 1 } else { rest.number() };
+        for at in 0..count {
+            let cost = rest.number();
+            let before = if is_usual { 0 } else { rest.number() };
             let before = before >> 1 ^ (before & 1).wrapping_neg();
             if at > 0 {
                 place = source(rest.number() as usize).place;
@@ -271,82 +304,104 @@ impl Sources {
     }
 }
 
+/// A piece of a record.
+#[derive(Clone, Copy)]
+struct Cell {
+    /// See the [module](self).
+    link: u32,
+    bytes: [u8; CELL],
+}
+
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+
 /// Cells by their number. Those that are free form a list.
 #[derive(Clone, Default)]
 struct Cells {
-    chunks: Vec<Box<[[u8; CELL]]>>,
+    chunks: Vec<Box<[Cell]>>,
     /// How many there are, free ones too.
     len: u32,
     free: Option<u32>,
 }
 
 impl Cells {
-    fn cell(&self, number: u32) -> &[u8; CELL] {
+    fn cell(&self, number: u32) -> &Cell {
         &self.chunks[number as usize / CHUNK][number as usize % CHUNK]
     }
 
-    fn cell_mut(&mut self, number: u32) -> &mut [u8; CELL] {
+    fn cell_mut(&mut self, number: u32) -> &mut Cell {
         &mut self.chunks[number as usize / CHUNK][number as usize % CHUNK]
     }
 
-    fn next(&self, number: u32) -> Option<u32> {
-        let next = self.cell(number)[LINKED..].try_into().map_or(NONE, u32::from_le_bytes);
-        (next != NONE).then_some(next)
+    fn link(&self, number: u32) -> Option<u32> {
+        Some(self.cell(number).link).filter(|link| *link != NONE)
     }
 
-    fn link(&mut self, number: u32, next: Option<u32>) {
-        self.cell_mut(number)[LINKED..].copy_from_slice(&next.unwrap_or(NONE).to_le_bytes());
+    fn set_link(&mut self, number: u32, to: Option<u32>) {
+        self.cell_mut(number).link = to.unwrap_or(NONE);
+    }
+
+    /// The cells of a record after its first one.
+    fn rest(&self, head: u32) -> impl Iterator<Item = u32> {
+        let bytes = &self.cell(head).bytes;
+        let is_long = bytes[FLAGS] & LONG != 0;
+        let second = bytes[LINKED..].try_into().map_or(NONE, u32::from_le_bytes);
+        std::iter::successors(is_long.then_some(second), |&cell| self.link(cell))
     }
 
     fn take(&mut self) -> u32 {
         if let Some(free) = self.free {
-            self.free = self.next(free);
+            self.free = self.link(free);
             return free;
         }
         if (self.len as usize).is_multiple_of(CHUNK) {
-            self.chunks.push(vec![[0; CELL]; CHUNK].into());
+            self.chunks.push(vec![Cell { link: NONE, bytes: [0; CELL] }; CHUNK].into());
         }
         self.len += 1;
         self.len - 1
     }
 
     fn free(&mut self, number: u32) {
-        self.link(number, self.free);
+        self.set_link(number, self.free);
         self.free = Some(number);
     }
 
-    /// The bytes of a record, and some after them if it is short.
+    /// The bytes of a record, and some after them.
     fn read(&self, head: u32) -> Cow<'_, [u8]> {
-        let first = self.cell(head);
-        if first[FLAGS] & LONG == 0 {
+        let first = &self.cell(head).bytes;
+        let mut rest = self.rest(head).peekable();
+        if rest.peek().is_none() {
             return Cow::Borrowed(first);
         }
-        let cells = std::iter::successors(Some(head), |&cell| self.next(cell));
-        Cow::Owned(cells.flat_map(|cell| self.cell(cell)[..LINKED].iter().copied()).collect())
+        let mut bytes = first[..LINKED].to_vec();
+        rest.for_each(|cell| bytes.extend_from_slice(&self.cell(cell).bytes));
+        Cow::Owned(bytes)
     }
 
+    /// Keeps the link of the first cell.
     fn write(&mut self, head: u32, bytes: &[u8]) {
         if bytes.len() <= CELL {
-            self.cell_mut(head)[..bytes.len()].copy_from_slice(bytes);
+            self.cell_mut(head).bytes[..bytes.len()].copy_from_slice(bytes);
             return;
         }
-        let mut parts = bytes.chunks(LINKED).peekable();
-        let mut at = Some(head);
-        while let (Some(cell), Some(part)) = (at, parts.next()) {
-            self.cell_mut(cell)[..part.len()].copy_from_slice(part);
-            at = parts.peek().map(|_| self.take());
-            self.link(cell, at);
+        let (first, rest) = bytes.split_at(LINKED);
+        let mut next = None;
+        for part in rest.chunks(CELL).rev() {
+            let cell = self.take();
+            self.cell_mut(cell).bytes[..part.len()].copy_from_slice(part);
+            self.set_link(cell, next);
+            next = Some(cell);
         }
+        let into = &mut self.cell_mut(head).bytes;
+        into[..LINKED].copy_from_slice(first);
+        into[LINKED..].copy_from_slice(&next.unwrap_or(NONE).to_le_bytes());
     }
 
     /// Frees the cells of a record after its first one.
     fn cut(&mut self, head: u32) {
-        if self.cell(head)[FLAGS] & LONG == 0 {
-            return;
-        }
-        let mut rest = self.next(head);
+        let mut rest = self.rest(head).next();
         while let Some(cell) = rest {
-            rest = self.next(cell);
+            rest = self.link(cell);
             self.free(cell);
         }
     }

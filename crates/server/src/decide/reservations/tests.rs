@@ -97,6 +97,23 @@ fn limits_that_no_reservation_has_are_forgotten() {
 }
 
 #[test]
+fn a_long_record_can_be_replaced_by_one_with_new_limits() {
+    let mut records = Records::default();
+    for number in 0..5_000 {
+        let key = vec![number as u8; 300].into();
+        let part = Part { limit: format!("limit-{number}").into(), key, ..part(&mut 7, 0, 1) };
+        let new = Reservation { parts: vec![part], ttl: NOW, due: NOW, status: Status::Open };
+        let id = Id(number % 7);
+        match records.find(id) {
+            Some(head) => records.replace(id, head, &new),
+            None => drop(add(&mut records, id, &new)),
+        }
+        assert_eq!(records.get(records.find(id).unwrap()), (id, new));
+    }
+    assert!(records.sources() <= 2 * 7 + 64 + 1, "{} names", records.sources());
+}
+
+#[test]
 fn a_reservation_expires_at_its_time_and_is_forgotten_a_minute_later() {
     let kept = Reservations::new(2);
     let (ttl, ns) = (Nanos::from_secs(10), Nanos::new(1));
@@ -133,4 +150,72 @@ fn the_shards_together_keep_the_most_and_make_room_again() {
     kept.expire(later.saturating_add(REMEMBERED));
     assert_eq!(kept.len(), 0);
     assert!(kept.restore(&text, due) && kept.len() == 1);
+}
+
+#[test]
+fn each_reservation_expires_and_is_forgotten_at_the_first_look_after_its_time() {
+    struct Kept {
+        id: Id,
+        ttl: Nanos,
+        due: Nanos,
+        is_open: bool,
+    }
+    let (kept, mut seed, mut now) = (Reservations::new(usize::MAX), 11, NOW);
+    let mut model: HashMap<u64, Kept> = HashMap::new();
+    for number in 0..20_000 {
+        let shift = random(&mut seed, 42);
+        let step = Nanos::new(random(&mut seed, 1 << shift));
+        // The clock may be set back, too.
+        now = if random(&mut seed, 9) == 0 {
+            Nanos::new(now.get() - step.get())
+        } else {
+            now.saturating_add(step)
+        };
+        let shift = random(&mut seed, 50);
+        let ttl = Nanos::new(1 + random(&mut seed, 1 << shift));
+        let taken = Estimate { cost: 1, taken: now, place: 7 }.into();
+        let part = Part { limit: "tokens", key: number.to_string(), taken, is_released: true };
+        let id = kept.add(&[part], ttl, now).unwrap();
+        model.insert(number, Kept { id, ttl, due: now.saturating_add(ttl), is_open: true });
+        if let Some(Kept { id, ttl, due, is_open }) = model.get_mut(&random(&mut seed, number + 1)) {
+            let more = Estimate { cost: 1, taken: now, place: 7 };
+            let extended = kept.extend(*id, &[more], now);
+            assert_eq!(extended.is_ok(), *is_open && now < *due);
+            if extended.is_ok() {
+                *due = now.saturating_add(*ttl).max(*due);
+            }
+        }
+        if random(&mut seed, 5) == 0 {
+            let mut expired = Vec::new();
+            model.retain(|number, kept| {
+                if kept.due <= now && kept.is_open {
+                    expired.push(number.to_string().into_bytes());
+                    kept.is_open = false;
+                    let due = kept.due.saturating_add(kept.ttl.max(REMEMBERED));
+                    kept.due = due.max(now.saturating_add(Nanos::new(1)));
+                }
+                kept.due > now
+            });
+            let mut released: Vec<_> = kept.expire(now).iter().map(|part| part.key.to_vec()).collect();
+            released.sort_unstable();
+            expired.sort_unstable();
+            assert_eq!(released, expired);
+            assert_eq!(kept.len(), model.len());
+        }
+    }
+    assert!(model.len() > 100 && model.len() < 19_000, "{} are left", model.len());
+}
+
+#[test]
+fn an_id_is_read_as_it_was_written() {
+    for id in [Id(0), Id(u128::MAX), Id(0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978)] {
+        let text = id.to_string();
+        assert_eq!(text, format!("{:032x}", id.0));
+        assert_eq!((text.parse(), text.to_ascii_uppercase().parse()), (Ok(id), Ok(id)));
+    }
+    for text in
+        ["", "0", "+0123456789abcdef0123456789abcde", "0123456789abcdef0123456789abcdeg", &"0".repeat(33)]
+    {
+        assert_eq!(text.parse::<Id>(), Err(ReservationError::NotAnId), "{text}");
+    }
 }

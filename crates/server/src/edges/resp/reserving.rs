@@ -96,7 +96,7 @@ pub(super) fn write_reserved(replies: &mut Replies<'_>, rights: Option<&Rights>,
             replies.array(6);
             write_bound(replies, joint);
             match id {
-                Some(id) => replies.bulk(id.to_string().as_bytes()),
+                Some(id) => replies.bulk(&id.digits()),
                 None => replies.null(),
             }
         }
@@ -120,8 +120,7 @@ fn write_bound(replies: &mut Replies<'_>, joint: &JointAnswer) {
 
 /// The reservation and its costs; `None` if an error was sent.
 fn id_and_costs(context: &mut Context<'_>, args: &[&[u8]]) -> Option<(Id, Vec<u64>)> {
-    let id = str::from_utf8(args[0]).map_err(|_| ReservationError::NotAnId).and_then(str::parse::<Id>);
-    let id = match id {
+    let id = match Id::from_digits(args[0]) {
         Ok(id) => id,
         Err(why) => {
             context.replies().error(&format!("ERR {why}"));
