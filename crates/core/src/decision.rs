@@ -360,7 +360,8 @@ impl fmt::Display for Admission {
 }
 
 /// The error for a denial: see [`Decision::into_result`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct Denied(Decision);
 
 impl Denied {
@@ -375,11 +376,3 @@ impl Denied {
         self.0.retry_after()
     }
 }
-
-impl fmt::Display for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl core::error::Error for Denied {}

@@ -96,61 +96,39 @@ impl Quota {
 }
 
 /// Why a limit and a window are not a valid quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuotaError {
     /// The window is zero.
+    #[error("the window is zero; give it a length, as in 100/1s")]
     EmptyWindow,
     /// The window is longer than [`MAX_WINDOW`].
+    #[error("the window is longer than 366 days; choose a shorter one")]
     WindowTooLong,
     /// The limit or the burst is above [`MAX_LIMIT`].
+    #[error("the limit or burst is above 9007199254740991; choose a larger unit to count in")]
     LimitTooHigh,
 }
 
-impl fmt::Display for QuotaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::EmptyWindow => "the window is zero; give it a length, as in 100/1s",
-            Self::WindowTooLong => "the window is longer than 366 days; choose a shorter one",
-            Self::LimitTooHigh => {
-                "the limit or burst is above 9007199254740991; choose a larger unit to count in"
-            }
-        })
-    }
-}
-
-impl core::error::Error for QuotaError {}
-
 /// Why a text is not a quota or a duration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseQuotaError {
     /// The `/` between the limit and the window is missing.
+    #[error("a quota is N/duration, as in 100/1m")]
     NoSlash,
     /// The limit is not a whole number from 0 to [`MAX_LIMIT`].
+    #[error("the limit must be a whole number from 0 to {MAX_LIMIT}, as in 100/1m")]
     Limit,
     /// The duration does not have the form `90s`, `1m30s` or `500ms`.
+    #[error(
+        "a duration is a number with a unit of ns, us, ms, s, m, h or d, as in 500ms, 10s, 1m30s, 2h, 1d"
+    )]
     Duration,
     /// The parts are well formed but are not a valid quota together.
+    #[error("{0}")]
     Quota(QuotaError),
 }
-
-impl fmt::Display for ParseQuotaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSlash => f.write_str("a quota is N/duration, as in 100/1m"),
-            Self::Limit => {
-                write!(f, "the limit must be a whole number from 0 to {MAX_LIMIT}, as in 100/1m")
-            }
-            Self::Duration => f.write_str(
-                "a duration is a number with a unit of ns, us, ms, s, m, h or d, as in 500ms, 10s, 1m30s, 2h, 1d",
-            ),
-            Self::Quota(e) => e.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for ParseQuotaError {}
 
 impl FromStr for Quota {
     type Err = ParseQuotaError;

@@ -356,3 +356,29 @@ fn late_answers_cost_one_allotment_and_not_the_quota() {
         ahead
     }));
 }
+
+#[test]
+fn a_node_stops_in_time_despite_clock_drift() {
+    let longest = Nanos::from_secs(86_400);
+    let terms = Terms::leased(Policy::fixed_window("1000/365d".parse().unwrap()), longest);
+    assert_eq!((terms.mode(), terms.slack()), (Mode::Leased, longest));
+    for span in [Nanos::from_micros(10), Nanos::from_millis(100), longest] {
+        let used = terms.usable_for(span).get();
+        // The node's clock slow and the authority's fast by 1/2100 each, and a microsecond not yet shown.
+        assert!(used + used / 1_050 + 999 < span.get(), "{span:?}");
+        assert!(used >= span.get() - span.get() / 8, "and little is lost: {span:?}");
+    }
+    assert_eq!(terms.usable_for(Nanos::new(900)), Nanos::ZERO);
+}
+
+#[test]
+fn policies_without_leases_are_exact() {
+    let quota = Quota::per_second(1_000);
+    let (leaky, window) = (Policy::leaky_bucket(quota), Policy::sliding_window(quota));
+    for policy in [leaky, Policy::concurrency(9), window.count_denied()] {
+        assert_eq!(Terms::leased(policy, Terms::SLACK), Terms::exact(policy));
+        assert_eq!(Terms::reported(policy, 9, Terms::SLACK), Terms::exact(policy));
+    }
+    assert_eq!(Terms::reported(window, 0, Terms::SLACK), Terms::exact(window));
+    assert_eq!(Terms::leased(window, Nanos::ZERO), Terms::exact(window));
+}

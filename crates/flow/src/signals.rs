@@ -1,8 +1,6 @@
 //! A gate's refusals and its breakers' changes, as `tracing` events (feature `events`) and counters of the `metrics` facade
 //! (feature `metrics`). Without the features these functions are empty.
 
-#[cfg(any(feature = "events", feature = "metrics"))]
-use crate::BreakerState;
 use crate::{BlockKind, BlockReason, rules::StateChange};
 
 /// Some units of a resource were blocked.
@@ -33,20 +31,11 @@ pub(crate) fn breaker_changed(change: &StateChange<'_>) {
         target: "tidegate_flow",
         resource = change.resource,
         rule = %change.rule,
-        from = name(change.from),
-        to = name(change.to),
+        from = change.from.name(),
+        to = change.to.name(),
         "breaker changed",
     );
     #[cfg(feature = "metrics")]
-    metrics::counter!("tidegate_flow_breaker_changes_total", "resource" => change.resource.to_owned(), "to" => name(change.to))
+    metrics::counter!("tidegate_flow_breaker_changes_total", "resource" => change.resource.to_owned(), "to" => change.to.name())
         .increment(1);
-}
-
-#[cfg(any(feature = "events", feature = "metrics"))]
-const fn name(state: BreakerState) -> &'static str {
-    match state {
-        BreakerState::Closed => "closed",
-        BreakerState::Open => "open",
-        BreakerState::HalfOpen => "half-open",
-    }
 }

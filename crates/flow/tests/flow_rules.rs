@@ -151,6 +151,23 @@ fn throttled_calls_get_their_delay() {
 }
 
 #[test]
+fn the_intervals_of_high_and_uneven_rates_are_exact_to_the_nanosecond() {
+    let after = |nanos| Some(Duration::from_nanos(nanos));
+    for (rate, units, delays) in [
+        (2_000.0, 1, [after(0), after(500_000)]),
+        (1e6, 3, [after(0), after(3_000)]),
+        (3.0, 1, [after(0), after(333_333_334)]),
+        (f64::MIN_POSITIVE, 1, [after(0), None]),
+        (0.0, 1, [None, None]),
+    ] {
+        let rule = FlowRule::new("r", rate).behaviour(Behaviour::Throttle { max_wait: ms(1_000) });
+        let (gate, _timer) = with_flow(vec![rule]);
+        let enter = || gate.resource("r").entry().count(units).enter().map(|guard| guard.delay()).ok();
+        assert_eq!([enter(), enter()], delays, "{rate:e} a second");
+    }
+}
+
+#[test]
 fn the_wait_for_a_throttle_is_not_part_of_the_response_time() {
     let rule = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(500) });
     let (gate, timer) = with_flow(vec![rule]);
@@ -179,12 +196,22 @@ fn a_cold_resource_warms_up() {
     assert_eq!(by_second[0], 3, "{by_second:?}");
     assert!(by_second.is_sorted(), "{by_second:?}");
     assert_eq!(by_second[15..], [10; 5], "{by_second:?}");
+    timer.advance(ms(100_000));
+    assert_eq!(passes(&r, 5), 3, "cold again after an idle time");
 }
 
 #[test]
 fn a_warm_up_that_would_never_begin_is_refused() {
-    let warm_up = Behaviour::WarmUp { period: ms(10_000), cold_factor: 3.0 };
-    for (threshold, possible) in [(2.0, false), (2.9, false), (3.0, true)] {
+    for (threshold, seconds, cold_factor, possible) in [
+        (2.0, 10, 3.0, false),
+        (2.9, 10, 3.0, false),
+        (3.0, 10, 3.0, true),
+        (10.0, 1, 1.0, false),
+        (0.0, 1, 3.0, false),
+        (1.0, 1, 3.0, false),
+        (1e9, 1_000, 3.0, false),
+    ] {
+        let warm_up = Behaviour::WarmUp { period: ms(seconds * 1_000), cold_factor };
         let gate = Gate::new();
         let rules =
             Rules { flow: vec![FlowRule::new("r", threshold).behaviour(warm_up)], ..Rules::default() };
@@ -281,10 +308,21 @@ fn a_threshold_follows_the_memory_in_use() {
     let rule = FlowRule { threshold: Threshold::Memory(memory), ..FlowRule::new("r", 0) };
     gate.load(Rules { flow: vec![rule], ..Rules::default() }).unwrap();
     let r = gate.resource("r");
-    for (used, want) in [(0, 10), (1_500, 6), (9_999, 2)] {
+    for (used, want) in [(0, 10), (1_000, 10), (1_500, 6), (1_999, 2), (2_000, 2), (u64::MAX, 2)] {
         gate.set_sample(Sample { memory: used, ..Sample::default() });
         assert_eq!(passes(&r, 20), want, "{used} bytes");
         timer.advance(ms(1_000));
+    }
+}
+
+#[test]
+fn a_threshold_that_is_not_an_amount_is_refused() {
+    let memory = MemoryThreshold { when_free: 1.0, when_scarce: 2.0, low_mark: 0, high_mark: 1 };
+    let bad =
+        [-1.0, f64::NAN, f64::INFINITY].map(Threshold::Fixed).into_iter().chain([Threshold::Memory(memory)]);
+    for threshold in bad {
+        let rule = FlowRule { threshold, ..FlowRule::new("r", 0) };
+        assert!(Gate::new().load(Rules { flow: vec![rule], ..Rules::default() }).is_err(), "{threshold:?}");
     }
 }
 

@@ -183,6 +183,38 @@ fn an_evicted_value_with_calls_in_flight_is_counted_when_it_returns() {
 }
 
 #[test]
+fn calls_whose_values_were_forgotten_leave_nothing_behind() {
+    let (r, _) = gate(rule(2).measure(ParamMeasure::InFlight).max_values(1));
+    let held: Vec<_> = (0..1_000_u32).map(|value| r.entry().arg(value).enter().unwrap()).collect();
+    assert!(r.crowded() > 900, "{}", r.crowded());
+    drop(held);
+    for value in 0..1_000_u32 {
+        let both = r.entry().arg(value).count(2).enter();
+        assert!(both.is_ok() && r.entry().arg(value).enter().is_err(), "{value}");
+    }
+}
+
+#[test]
+fn a_lower_bound_on_values_forgets_no_calls() {
+    let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
+    let gate = Gate::builder().timer(timer).build();
+    let load = |places| {
+        let rule = rule(2).measure(ParamMeasure::InFlight).max_values(places);
+        gate.load(Rules { hot_params: vec![rule], ..Rules::default() }).unwrap();
+        gate.resource("r")
+    };
+    let r = load(4);
+    let values = ["a", "b", "c", "d"];
+    let held = values.map(|value| r.entry().arg(value).enter().unwrap());
+    let r = load(1);
+    let more = r.entry().arg("e").count(2).enter().unwrap();
+    assert_eq!(values.map(|value| r.entry().arg(value).count(2).enter().is_ok()), [false; 4]);
+    assert_eq!(values.map(|value| passes(&r, value, 1)), [1; 4]);
+    assert_eq!((passes(&r, "e", 1), r.crowded()), (0, 0));
+    drop((held, more));
+}
+
+#[test]
 fn a_value_that_moves_between_places_has_no_more_than_its_bound() {
     // The value, the millisecond and the units of each call. In `loses`, x has a place and loses it. In `gets`, x
     // shares one and then gets its own.

@@ -47,12 +47,12 @@ impl Drop for Dir {
 fn gate() -> (Gate, Arc<ManualTimer>) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(START)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    gate.load(Rules { flow: vec![FlowRule::new("/foo|x", 3)], ..Rules::default() }).unwrap();
+    gate.load(Rules { flow: vec![FlowRule::new("/foo|\nx", 3)], ..Rules::default() }).unwrap();
     (gate, timer)
 }
 
 fn call(gate: &Gate, timer: &ManualTimer, times: usize) {
-    let resource = gate.resource("/foo|x");
+    let resource = gate.resource("/foo|\nx");
     let calls: Vec<_> = (0..times).filter_map(|_| resource.entry().inbound().enter().ok()).collect();
     timer.advance(Duration::from_millis(40));
     drop(calls);
@@ -76,9 +76,9 @@ fn each_second_has_its_lines_and_they_read_back() {
         lines,
         [
             "1529998904000|2018-06-26 07:41:44|__total_inbound_traffic__|3|2|3|0|40|0|3|0",
-            "1529998904000|2018-06-26 07:41:44|/foo_x|3|2|3|0|40|0|3|0",
+            "1529998904000|2018-06-26 07:41:44|/foo__x|3|2|3|0|40|0|3|0",
             "1529998906000|2018-06-26 07:41:46|__total_inbound_traffic__|2|0|2|0|40|0|2|0",
-            "1529998906000|2018-06-26 07:41:46|/foo_x|2|0|2|0|40|0|2|0",
+            "1529998906000|2018-06-26 07:41:46|/foo__x|2|0|2|0|40|0|2|0",
         ]
     );
     let index = fs::read(dir.0.join("my_app-metrics.log.2018-06-26.idx")).unwrap();
@@ -87,7 +87,7 @@ fn each_second_has_its_lines_and_they_read_back() {
 
     let find = |query: Query| read(&dir.0, log.app(), &query).unwrap().lines;
     assert_eq!(find(Query::default()).len(), 4);
-    let second = find(Query { resource: Some("/foo_x".into()), from: Some(START + 1), ..Query::default() });
+    let second = find(Query { resource: Some("/foo__x".into()), from: Some(START + 1), ..Query::default() });
     assert_eq!(second.iter().map(|line| line.pass).collect::<Vec<_>>(), [2]);
     let first = find(Query { resource: Some(INBOUND.into()), to: Some(START + 1), ..Query::default() });
     assert_eq!(first.iter().map(|line| line.block).collect::<Vec<_>>(), [2]);
@@ -144,7 +144,7 @@ fn until(is_so: impl Fn() -> bool) {
 }
 
 fn passed(dir: &Dir) -> Vec<u64> {
-    let query = Query { resource: Some("/foo_x".into()), ..Query::default() };
+    let query = Query { resource: Some("/foo__x".into()), ..Query::default() };
     read(&dir.0, "app", &query).unwrap().lines.iter().map(|line| line.pass).collect()
 }
 
@@ -156,7 +156,7 @@ fn a_logger_writes_each_second_and_the_rest_at_its_end() {
     let logger = gate.log_metrics(log, |error| panic!("{error}")).unwrap();
     call(&gate, &timer, 2);
     until(|| passed(&dir) == [2]);
-    drop(gate.resource("/foo|x").enter());
+    drop(gate.resource("/foo|\nx").enter());
     drop(logger);
     assert_eq!(passed(&dir), [2, 1], "including the current second");
 }
@@ -167,7 +167,7 @@ fn a_program_that_lives_for_less_than_a_second_has_its_lines() {
     let (gate, _timer) = gate();
     let logger =
         gate.log_metrics(MetricLog::open(&dir.0, "app").unwrap(), |error| panic!("{error}")).unwrap();
-    drop(gate.resource("/foo|x").enter());
+    drop(gate.resource("/foo|\nx").enter());
     drop(logger);
     assert_eq!(passed(&dir), [1]);
 }
@@ -194,7 +194,7 @@ fn a_log_that_cannot_be_written_reports_it_and_delays_no_call() {
     for _ in 0..3 {
         call(&gate, &timer, 1);
     }
-    assert_eq!(gate.resource("/foo|x").node().seconds(gate.now()).len(), 4);
+    assert_eq!(gate.resource("/foo|\nx").node().seconds(gate.now()).len(), 4);
     drop(go_on);
     drop(logger);
 }
@@ -291,7 +291,7 @@ fn files_in_any_order_read_as_one_log() {
     let path = |suffix: &str| dir.0.join(format!("app-metrics.log.2018-06-26{suffix}"));
     let all = read_files([path(".2"), path(""), path(".1")], &Query::default()).unwrap();
     assert_eq!(all, read(&dir.0, "app", &Query::default()).unwrap());
-    let first = Query { limit: Some(1), resource: Some("/foo_x".into()), ..Query::default() };
+    let first = Query { limit: Some(1), resource: Some("/foo__x".into()), ..Query::default() };
     let first = read_files([path(".2"), path("")], &first).unwrap();
     assert_eq!(first.lines.iter().map(|line| line.at_ms).collect::<Vec<_>>(), [START * 1_000]);
     let error = read_files([path(""), path(".7")], &Query::default()).unwrap_err().to_string();
@@ -336,4 +336,20 @@ fn lines_of_older_writers_with_eight_to_ten_fields_are_read() {
     assert_eq!(of(8), Ok(MetricLine { class: 0, concurrency: 0, occupied: 0, ..line }));
     assert_eq!(of(7), Err(ParseLineError::Fields(7)));
     assert_eq!(format!("{whole}|9").parse::<MetricLine>(), Err(ParseLineError::Fields(12)));
+}
+
+#[test]
+fn dates_follow_the_calendar() {
+    for (second, date) in [
+        (0, "1970-01-01"),
+        (951_782_400, "2000-02-29"),
+        (951_868_800, "2000-03-01"),
+        (1_709_164_800, "2024-02-29"),
+        (1_735_689_599, "2024-12-31"),
+        (1_735_689_600, "2025-01-01"),
+        (4_107_542_400, "2100-03-01"),
+    ] {
+        let line = MetricLine { at_ms: second * 1_000, ..MetricLine::default() };
+        assert!(line.to_string().contains(&format!("|{date} ")), "{line}");
+    }
 }

@@ -133,12 +133,6 @@ impl Versions {
         drop(after);
         before.retire();
     }
-
-    /// The number of versions.
-    #[cfg(all(test, not(loom)))]
-    fn count(&self) -> usize {
-        self.all.lock().unwrap().len()
-    }
 }
 
 /// Tries until there is a result: each time the current version has changed, or another thread holds it for a moment.
@@ -150,65 +144,5 @@ fn retry<R>(mut step: impl FnMut() -> Option<R>) -> R {
             return result;
         }
         backoff.wait();
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_restored_policy_reuses_its_version() {
-        let policies = ["token-bucket 5/1h", "sliding-log 5/1h", "fixed-window 5/1h"];
-        let policies = policies.map(|text| text.parse::<Policy>().unwrap());
-        let now = Nanos::from_secs(7_200);
-        let versions = Versions::new(policies[0]);
-        for round in 0..3_000 {
-            versions.change(policies[round % 3], now);
-            let admitted = versions.decide(now, 1).is_allowed();
-            assert_eq!(admitted, round < 5, "round {round}");
-        }
-        assert_eq!(versions.count(), 3);
-    }
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests {
-    use loom::{sync::Arc, thread};
-
-    use super::*;
-
-    #[test]
-    fn the_number_of_changes_is_never_ahead_of_the_policy() {
-        let policies = ["token-bucket 1/1h", "sliding-log 1/1h"].map(|text| text.parse::<Policy>().unwrap());
-        loom::model(move || {
-            let versions = Arc::new(Versions::new(policies[0]));
-            let other = {
-                let versions = versions.clone();
-                thread::spawn(move || (versions.changes(), versions.policy()))
-            };
-            versions.change(policies[1], Nanos::from_secs(9));
-            let (changes, policy) = other.join().unwrap();
-            assert!(changes == 0 || policy == policies[1]);
-        });
-    }
-
-    #[test]
-    fn a_unit_is_admitted_once_while_the_policy_changes_and_changes_back() {
-        let now = Nanos::from_secs(9);
-        let policies = ["token-bucket 1/1h", "sliding-log 1/1h"].map(|text| text.parse::<Policy>().unwrap());
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(move || {
-            let versions = Arc::new(Versions::new(policies[0]));
-            let other = {
-                let versions = versions.clone();
-                thread::spawn(move || versions.decide(now, 1).is_allowed())
-            };
-            versions.change(policies[1], now);
-            versions.change(policies[0], now);
-            let mine = versions.decide(now, 1).is_allowed();
-            assert!(mine != other.join().unwrap());
-        });
     }
 }

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Algorithm, Decision, DenialReason, Forgotten, KeyedBuilder, KeyedLimiter, Nanos, Policy, Quota, WhenFull,
-    algorithm::TokenBucket,
+    Algorithm, Debt, Decision, DenialReason, Forgotten, HashKeys, KeyedBuilder, KeyedLimiter, Lasts, Nanos,
+    Policy, Quota, RecordSpot, Share, SnapshotEntry, WhenFull, algorithm::TokenBucket,
 };
 
 /// A multiple of an hour, so that all of a test lies in one window.
@@ -379,4 +379,97 @@ fn windows_and_bucket(quota: &str) -> [Policy; 5] {
         Policy::sliding_counter(quota),
         Policy::token_bucket(quota),
     ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// More keys than room: whatever is evicted and comes back, no key's true window is ever over, and a key with a debt is in one
+    /// place.
+    #[test]
+    fn no_key_is_over_its_limit_however_often_it_is_evicted(
+        requests in prop::collection::vec((0_u64..40, 0_u64..300, 1_u64..3), 1..400),
+        max_keys in 4_usize..12, strict in any::<bool>()
+    ) {
+        let quota: Quota = "3/1us".parse().unwrap();
+        let policy = if strict { Policy::sliding_window(quota) } else { Policy::sliding_log(quota).unwrap() };
+        let limiter = limiter(policy, max_keys, |builder| builder.hash_keys(HashKeys::from_seeds(3, 5)));
+        // No more keys than there are places for their records.
+        let keys = 4 * max_keys as u64;
+        let mut admitted: HashMap<u64, Vec<u64>> = HashMap::new();
+        let mut now = 10_000;
+        for (key, gap, cost) in requests {
+            let key = key % keys;
+            now += gap;
+            let at = Nanos::new(now);
+            if limiter.acquire_at(key, cost, at).is_allowed() {
+                admitted.entry(key).or_default().extend(std::iter::repeat_n(now, cost as usize));
+            }
+            prop_assert!(limiter.stats().keys <= max_keys as u64);
+            let mut places = 0;
+            limiter.snapshot_at(at, |_| places += 1);
+            let with_debt = (0..keys).filter(|&key| limiter.peek_at(key, 0, at).remaining() < 3).count();
+            prop_assert_eq!(places, with_debt);
+        }
+        prop_assert_eq!(limiter.stats().forgotten.total(), 0);
+        for times in admitted.values() {
+            for &end in times {
+                let inside = times.iter().filter(|&&t| t <= end && end - t < 1_000).count();
+                prop_assert!(inside <= 3, "{} in one window", inside);
+            }
+        }
+    }
+}
+
+/// The debt that a limiter shows of one that it restored, and its place.
+fn shown(policy: Policy, place: RecordSpot, debt: Debt, now: Nanos) -> Debt {
+    let limiter = limiter(policy, 40, |builder| builder);
+    assert!(limiter.restore_at(&policy, &SnapshotEntry::Record { place, debt }, now));
+    let mut all = Vec::new();
+    limiter.snapshot_at(now, |entry| all.push(entry));
+    let [SnapshotEntry::Record { place: shown, debt }] = all[..] else { panic!("{all:?}") };
+    assert_eq!(shown, place);
+    debt
+}
+
+/// A place in a limiter of 40 keys, of which a record shows how many buckets each half has.
+fn place(bits: u64) -> RecordSpot {
+    let policy = Policy::fixed_window("1/1h".parse().unwrap());
+    let limiter = limiter(policy, 40, |builder| builder);
+    for number in 0..100 {
+        let _ = limiter.acquire_at(key(1, number), 1, NOW);
+    }
+    let mut half = 0;
+    limiter.snapshot_at(NOW, |entry| {
+        if let SnapshotEntry::Record { place, .. } = entry {
+            half = place.to_words()[1];
+        }
+    });
+    RecordSpot::from_words([(bits >> 28) % half << 28 | bits & ((1 << 28) - 1), half]).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_end_of_a_record_is_rounded_up_by_less_than_a_250_000th(
+        base in 0..Nanos::MAX.get() / 2, bits in 0_u32..61, span in any::<u64>(), share in 1_u8..=134, spot in any::<u64>()
+    ) {
+        let policy = Policy::sliding_window("1000/1h".parse().unwrap());
+        let (now, end) = (Nanos::new(base), Nanos::new(base + 1 + (span >> (63 - bits))));
+        let (place, share) = (place(spot), Share::new(share).unwrap());
+        let read = shown(policy, place, Debt { share, lasts: Lasts::Until(end) }, now);
+        let Lasts::Until(read_end) = read.lasts else { panic!("an end") };
+        prop_assert_eq!(read.share, share);
+        prop_assert!(read_end >= end && u128::from(read_end.get() - end.get()) * 250_000 <= u128::from(end.get() - base));
+        prop_assert_eq!(shown(policy, place, read, now), read, "written again, it is what it was");
+    }
+
+    #[test]
+    fn the_permits_of_a_record_are_counted_one_by_one_to_a_million(permits in 1..=u32::MAX, spot in any::<u64>()) {
+        let debt = Debt { share: Share::EXHAUSTED, lasts: Lasts::UntilReturned(permits) };
+        let read = shown(Policy::concurrency(9), place(spot), debt, NOW);
+        let Lasts::UntilReturned(read) = read.lasts else { panic!("permits") };
+        prop_assert!(read >= permits && (permits >= 1 << 20 || read == permits) && read - permits < 8_192);
+    }
 }

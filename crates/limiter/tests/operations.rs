@@ -7,8 +7,8 @@ use std::time::Duration;
 use policies::denying as policies;
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Clock, CoarseClock, Decision, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy, Quota,
-    Request, SnapshotEntry, SystemClock, Until, acquire_all_at,
+    BuildError, Clock, CoarseClock, Decision, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy,
+    Quota, Request, SnapshotEntry, SystemClock, Until, acquire_all_at,
 };
 
 const NOW: Nanos = Nanos::from_secs(7_200);
@@ -340,6 +340,145 @@ fn more_exceptions_than_keys_are_refused() {
         limiter.block_at("c", Until::UNBLOCKED, Nanos::from_secs(7_301)).is_ok(),
         "the second block had passed"
     );
+}
+
+#[test]
+fn blocks_that_have_passed_make_room_and_others_stay() {
+    let limiter = KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(1)))
+        .max_keys(100)
+        .clock(())
+        .build()
+        .unwrap();
+    let at = Nanos::from_secs;
+    let block = |key: u64, until, now| limiter.block_at(key, Until(until), now).is_ok();
+    for key in 1..=100 {
+        assert!(block(key, if key <= 50 { at(key) } else { Nanos::MAX }, at(0)));
+    }
+    assert!(!block(101, at(99), at(0)), "all are in force");
+    assert!(block(101, at(99), at(1)), "one has passed");
+    assert!(!block(102, at(99), at(1)));
+    assert!(limiter.blocked_at(100_u64, at(1 << 30)).is_some());
+    for key in 102..151 {
+        assert!(block(key, at(99), at(60)), "{key}");
+    }
+    let mut blocked = 0;
+    limiter.snapshot_at(at(60), |entry| blocked += u32::from(matches!(entry, SnapshotEntry::Blocked { .. })));
+    assert_eq!(blocked, 100);
+    assert!((1..=50_u64).all(|key| limiter.acquire_at(key, 1, at(60)).is_allowed()));
+}
+
+#[test]
+fn a_block_in_a_full_table_looks_at_few_others() {
+    const MANY: u64 = 200_000;
+    let policy = Policy::fixed_window(Quota::per_hour(1));
+    let limiter = KeyedLimiter::builder(policy).max_keys(MANY as usize).clock(()).build().unwrap();
+    let block = |key: u64, until, now| limiter.block_at(key, Until(until), now).is_ok();
+    for key in 1..=MANY {
+        assert!(block(key, Nanos::from_secs(key), Nanos::ZERO));
+    }
+    // A walk over all for each of these would look at 40 billion.
+    for key in 1..=MANY {
+        assert!(!block(MANY + key, Nanos::MAX, Nanos::ZERO));
+    }
+    for key in 1..=MANY {
+        assert!(block(MANY + key, Nanos::MAX, Nanos::from_secs(key)));
+    }
+}
+
+#[test]
+fn tags_are_stable() {
+    // A snapshot written by one version is read by the next: these may not change.
+    let tags = ["", "alice", "0123456789abcdef0123456789abcdef"];
+    let tags = tags.map(|key| HashKeys::from_seeds(1, 2).tag(key.as_bytes()));
+    assert_eq!(tags, [7_422_642_187_284_333_781, 4_415_870_903_258_091_414, 1_407_093_679_687_423_991]);
+    let others = [(2, 1), (1, 3)].map(|(a, b)| HashKeys::from_seeds(a, b).tag(b"alice"));
+    assert!(!others.contains(&tags[1]), "other seeds give other tags");
+}
+
+#[test]
+fn states_take_whole_cache_lines_and_none_reaches_into_another() {
+    let of = |policy, max_keys| KeyedLimiter::builder(policy).max_keys(max_keys).clock(()).build();
+    let bytes = |policy| of(policy, 1 << 20).unwrap().stats().bytes;
+    let quota = Quota::per_hour(10);
+    // Four one-word states in a line of 64 bytes, half of them in use; two wider ones, four fifths of them in use.
+    let (one, two) = (bytes(Policy::token_bucket(quota)), bytes(Policy::fixed_window(quota)));
+    assert_eq!(two - one, 64 * (655_368 - 524_292));
+    for limit in (1..900).step_by(7) {
+        let limiter = of(Policy::sliding_log(Quota::per_hour(limit)).unwrap(), 6).unwrap();
+        let left = |key| u64::from(key) % limit;
+        for key in 0..6_u8 {
+            assert!(limiter.acquire_at([key], limit - left(key), NOW).is_allowed());
+        }
+        for key in 0..6_u8 {
+            assert_eq!(limiter.peek_at([key], 0, NOW).remaining(), left(key), "{limit}");
+        }
+    }
+    let log = Policy::sliding_log(Quota::per_hour(4_000)).unwrap();
+    for (policy, max_keys, error) in [
+        (log, 0, BuildError::NoKeys),
+        (log, usize::MAX, BuildError::TooLarge),
+        (log, 1 << 30, BuildError::TooLarge),
+    ] {
+        assert_eq!(of(policy, max_keys).unwrap_err(), error);
+    }
+}
+
+#[test]
+fn a_joint_decision_keeps_its_own_keys_in_place() {
+    let build = |max_keys, seed| {
+        let builder = KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(1))).max_keys(max_keys);
+        builder.hash_keys(HashKeys::from_seeds(seed, 5)).clock(()).build().unwrap()
+    };
+    let ask = |limiter: &KeyedLimiter<()>, keys: &[&str]| {
+        let requests: Vec<_> = keys.iter().map(|key| Request::keyed(limiter, key.as_bytes(), 1)).collect();
+        acquire_all_at(&requests, NOW).map(|decision| decision.is_allowed())
+    };
+    let limiter = build(2, 3);
+    assert_eq!(ask(&limiter, &["a", "b"]), Ok(true));
+    assert!(["a", "b"].iter().all(|key| limiter.acquire_at(key, 1, NOW).is_denied()));
+    assert!(ask(&limiter, &["c", "d", "e", "f", "g"]).is_err(), "five keys have no room in two places");
+    // A key has two buckets of two places each wherever there are two: three keys find a place, whatever their hashes.
+    for (max_keys, seed) in (3..40).flat_map(|max_keys| (0..50).map(move |seed| (max_keys, seed))) {
+        assert_eq!(ask(&build(max_keys, seed), &["a", "b", "c"]), Ok(true), "{max_keys} keys, seed {seed}");
+    }
+}
+
+#[test]
+fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
+    let quota = Quota::per_hour(3);
+    let limiter = KeyedLimiter::builder(Policy::fixed_window(quota)).clock(()).build().unwrap();
+    let keys = || (0..10_000_u64).map(u64::to_le_bytes);
+    for key in keys() {
+        assert!(limiter.acquire_at(key, 1, NOW).is_allowed());
+    }
+    let policies = [
+        Policy::sliding_counter(quota),
+        Policy::fixed_window(quota),
+        Policy::sliding_log(quota).unwrap(),
+        Policy::fixed_window(quota),
+    ];
+    for (round, policy) in policies.into_iter().enumerate() {
+        limiter.set_policy_at(policy, NOW).unwrap();
+        // Some keys move each time, so that there are some in every table.
+        for key in keys().skip(round * 100).take(100) {
+            assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), 2);
+            assert!(limiter.acquire_at(key, 1, NOW).is_allowed());
+        }
+        assert_eq!(limiter.stats().keys, 100, "nothing was swept");
+    }
+    for key in keys().step_by(7) {
+        let used = limiter.peek_at(key, 0, NOW).remaining();
+        assert_eq!(used, u64::from(u64::from_le_bytes(key) >= 400) + 1, "seen wherever it is");
+    }
+    // Before the fifth the oldest table is emptied.
+    limiter.set_policy_at(Policy::sliding_counter(quota), NOW).unwrap().finish_at(NOW);
+    assert_eq!(limiter.stats().keys, 10_000);
+    for (at, key) in keys().enumerate() {
+        let left = if at < 400 { 1 } else { 2 };
+        assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), left);
+        assert!(limiter.acquire_at(key, left, NOW).is_allowed());
+        assert!(limiter.acquire_at(key, 1, NOW).is_denied());
+    }
 }
 
 #[test]

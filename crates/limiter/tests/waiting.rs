@@ -4,12 +4,13 @@ mod policies;
 
 use std::{
     pin::Pin,
-    task::{Context, Poll, Waker},
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
 use tidegate_limiter::{
-    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, SystemClock, WaitError,
+    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, SystemClock, Timer, WaitError,
     algorithm::LeakyBucket,
 };
 
@@ -212,4 +213,32 @@ fn a_reset_forgets_use_and_serves_the_line() {
     assert_eq!(limiter.peek(0).remaining(), 1);
     timer.advance(Nanos::from_secs(3_600));
     assert!(!limiter.reset(), "nothing was in use");
+}
+
+#[test]
+fn a_sleeper_waits_in_one_place_however_often_it_is_polled_and_in_none_when_it_is_dropped() {
+    struct Noted;
+
+    impl Wake for Noted {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    let noted = Arc::new(Noted);
+    let waker = Waker::from(Arc::clone(&noted));
+    let mut cx = Context::from_waker(&waker);
+    // Each place holds a waker.
+    let sleepers = || Arc::strong_count(&noted) - 2;
+    let timer = ManualTimer::default();
+    let mut sleeps: Vec<_> = (1..=100).map(|at| Box::pin(timer.sleep_until(Nanos::from_secs(at)))).collect();
+    for _ in 0..3 {
+        for sleep in &mut sleeps {
+            assert!(sleep.as_mut().poll(&mut cx).is_pending());
+        }
+        assert_eq!(sleepers(), 100);
+    }
+    timer.set(Nanos::from_secs(40));
+    assert_eq!(sleepers(), 60, "those whose time has come were woken");
+    assert!(sleeps[39].as_mut().poll(&mut cx).is_ready() && sleeps[40].as_mut().poll(&mut cx).is_pending());
+    sleeps.truncate(70);
+    assert_eq!(sleepers(), 30);
 }

@@ -51,3 +51,21 @@ fn a_wrong_address_is_refused_with_the_forms_that_are_right() {
         assert!(error.to_string().contains(told), "{text}: {error}");
     }
 }
+
+#[test]
+fn every_form_is_parsed_and_no_password_is_shown() {
+    for text in [
+        "redis://localhost",
+        "rediss://user:secret@example.com:6380/2?protocol=resp3",
+        "redis+unix:///run/redis.sock",
+        "redis+cluster://user:secret@10.0.0.1:7000,10.0.0.2:7000",
+        "rediss+cluster://10.0.0.1:7000",
+        "redis+sentinel://:secret@10.0.0.1,10.0.0.2:26380/main/3",
+        "redis+sentinel://10.0.0.1/main?sentinel_username=u&sentinel_password=secret&protocol=resp3",
+        "redis+unix:///run/redis.sock?user=u&pass=secret&db=2",
+    ] {
+        let address: Address = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+        let address = address.with_password("also a secret");
+        assert!(!format!("{address} {address:?}").contains("secret"), "{address}");
+    }
+}

@@ -8,7 +8,9 @@ use tidegate_core::{
     algorithm::{Concurrency, FixedWindow, SlidingLog},
     clock::SystemClock,
 };
-use tidegate_redis::{Health, LimitError, Mode, OnError, Part, PlanError, Source, Store, StoreError};
+use tidegate_redis::{
+    Address, Health, LimitError, Mode, OnError, Part, PlanError, Source, Store, StoreError,
+};
 use tidegate_redis_servers::{PATIENCE, Reply, Server, eventually};
 use tokio::task::JoinSet;
 
@@ -364,15 +366,19 @@ async fn a_sliding_log_takes_at_most_sixteen_bytes_an_entry() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn passwords_resp3_databases_and_sockets_work() {
-    let server = Server::start(&["--requirepass", "secret", "--unixsocket", "redis.sock"]);
+    let server = Server::start(&["--requirepass", "p@:/?#", "--unixsocket", "redis.sock"]);
     let port = server.port();
     let policy = Policy::fixed_window(quota("5/366d"));
-    for address in [
-        format!("redis://:secret@127.0.0.1:{port}"),
-        format!("redis://default:secret@127.0.0.1:{port}/3?protocol=resp3"),
-        format!("redis+unix://{}?pass=secret&db=4", server.directory().join("redis.sock").display()),
+    let socket = server.directory().join("redis.sock");
+    for (address, password) in [
+        (format!("redis://:p%40%3A%2F%3F%23@127.0.0.1:{port}"), None),
+        (format!("redis://default@127.0.0.1:{port}/2"), Some("p@:/?#")),
+        (format!("redis://default:p%40%3A%2F%3F%23@127.0.0.1:{port}/3?protocol=resp3"), None),
+        (format!("redis+unix://{}?pass=p%40%3A%2F%3F%23&db=4", socket.display()), None),
     ] {
-        let store = open(&address);
+        let parsed: Address = address.parse().expect("the address is well formed");
+        let parsed = password.map_or(parsed.clone(), |password| parsed.with_password(password));
+        let store = Store::at(parsed, "tidegate").expect("the address can be used");
         let answer = limit(&store, "x", policy).acquire("k", 1).await;
         assert_eq!((answer.source, answer.decision.remaining()), (Source::Store, 4), "{address}");
     }

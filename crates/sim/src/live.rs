@@ -171,19 +171,6 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_goes_on_from_one_look_to_the_next() {
-        let mut live = live("2/10s");
-        let first = live.take(&trace(&[("a", SECOND), ("a", 2 * SECOND), ("b", 2 * SECOND)]), 0);
-        assert_eq!((first.requests, first.keys, first.limits[0].denied), (3, 2, 0));
-        let second = live.take(&trace(&[("a", 3 * SECOND), ("b", 3 * SECOND), ("a", 11 * SECOND)]), 1);
-        assert_eq!((second.limits[0].denied, second.limits[0].denied_keys), (1, 1));
-        assert_eq!(
-            live.total().to_string(),
-            "6 requests of 2 keys; sliding-log 2/10s denies 1 (16.7%) of 1 keys; 1 lines are not requests"
-        );
-    }
-
-    #[test]
     fn a_recovered_key_makes_room_and_further_keys_are_not_kept() {
         let mut live = live("2/10s");
         live.max_keys = 2;

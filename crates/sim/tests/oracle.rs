@@ -9,9 +9,10 @@
 use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
 use proptest::prelude::*;
-use tidegate_core::{Algorithm, Nanos, Quota};
+use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 use tidegate_sim::{
-    AlgorithmSpec, Findings, Goal, Progress, Row, SuggestError, Trial, Workload, heat_map,
+    AlgorithmSpec, Estimate, Findings, Goal, Live, Progress, Row, SuggestError, Timeline, Trial, Workload,
+    heat_map,
     input::By,
     replay, suggest,
     workload::{Arrival, Synthetic, Trace, TraceBuilder, Traffic},
@@ -355,4 +356,133 @@ fn a_mistake_is_named_with_a_hint() {
     assert!(message("leaky-bucket:max-wait=5").contains("`max-wait` wants a duration"));
     assert!(message("concurrency").contains("in flight"));
     assert!(message("").contains("choose from"));
+}
+
+/// How well the sliding counter's formula counts the requests of one key at these times.
+fn estimate(limit: u64, window: u64, times: &[u64]) -> Estimate {
+    let requests: Vec<Request> = times.iter().map(|&time| (0, time)).collect();
+    let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
+    let rows = run(&trace(&requests), quota, 1).rows;
+    rows.into_iter().find(|row| row.algorithm == "sliding-counter").and_then(|row| row.estimate).unwrap()
+}
+
+#[test]
+fn the_published_example_is_49_and_a_half() {
+    // 42 requests in one minute, 18 in the first 15 seconds of the next: 42 × 0.75 + 18 = 49.5 against a true 18.
+    let times: Vec<u64> = [0; 42].into_iter().chain([75; 18]).collect();
+    let sum = |requests: usize| {
+        let mean = estimate(49, 60, &times[..requests]).mean_difference_billionths;
+        (mean * requests as u64) as f64
+    };
+    // A mean is rounded down.
+    let last = sum(60) - sum(59);
+    assert!((last - (49.5 - 18.0) / 18.0 * 1e9).abs() <= 60.0, "{last}");
+    assert_eq!(estimate(49, 60, &times).falsely_limited_keys, 1);
+    assert_eq!(estimate(50, 60, &times).falsely_limited_keys, 0);
+}
+
+#[test]
+fn a_burst_at_the_end_of_a_window_may_be_missed() {
+    // Six at 19, six at 21: 12 are in the window, and the estimate, 6 × 0.95 + 6 = 11.7, sees it.
+    let times: Vec<u64> = [19; 6].into_iter().chain([21; 6]).collect();
+    assert_eq!(estimate(11, 20, &times).missed_keys, 0);
+    // Six at 26: still 12 in the window, but the estimate is 6 × 0.7 + 6 = 10.2.
+    let times: Vec<u64> = [19; 6].into_iter().chain([26; 6]).collect();
+    let estimate = estimate(11, 20, &times);
+    assert_eq!((estimate.missed_keys, estimate.wrong_requests, estimate.falsely_limited_keys), (1, 1, 0));
+}
+
+proptest! {
+    #[test]
+    fn the_estimate_is_the_sliding_counters(gaps in prop::collection::vec(0..30_u64, 1..80), limit in 1..20_u64) {
+        let mut now = 0;
+        let times: Vec<u64> = gaps.iter().map(|gap| { now += gap; now }).collect();
+        // A counter that never denies counts all that comes, as the estimate does.
+        let counter = Policy::sliding_counter(Quota::new(u32::MAX.into(), Duration::from_nanos(20)).unwrap());
+        let mut state = vec![0; counter.words()];
+        let mut wrong = 0;
+        for (at, &now) in times.iter().enumerate() {
+            let _ = counter.decide(&mut state, Nanos::new(now), 1);
+            // `used` rounds up, and no whole limit lies between a number and its rounding up.
+            let estimate = counter.used(&state, Nanos::new(now));
+            let truth = times[..=at].iter().filter(|&&old| now - old < 20).count();
+            wrong += u64::from((estimate > limit) != (truth > limit as usize));
+        }
+        prop_assert_eq!(estimate(limit, 20, &times).wrong_requests, wrong);
+    }
+
+    #[test]
+    fn every_time_of_the_span_is_in_one_of_a_bounded_number_of_stretches(
+        first in 0..=Nanos::MAX.get(), length in 0..=Nanos::MAX.get(), at in 0..=Nanos::MAX.get(),
+    ) {
+        let timeline = Timeline::new((first, first + length), true);
+        prop_assert!(timeline.stretches <= 150);
+        let time = first + at % (length + 1);
+        let start = timeline.start + timeline.stretch(time) as u64 * timeline.step;
+        prop_assert!(start <= time && time - start < timeline.step);
+    }
+}
+
+#[test]
+fn the_steps_of_a_timeline_are_round() {
+    const SECOND: u64 = 1_000_000_000;
+    let day = 86_400 * SECOND;
+    assert_eq!(Timeline::new((5, 5), false), Timeline { start: 5, step: 1, stretches: 1, has_dates: false });
+    for (span, step) in [
+        ((0, 3_600 * SECOND), 30 * SECOND),
+        ((day / 2, 4 * day), 3_600 * SECOND),
+        ((0, 1_000 * day), 7 * day),
+    ] {
+        assert_eq!(Timeline::new(span, true).step, step);
+    }
+}
+
+#[test]
+fn the_twenty_most_denied_are_named_whichever_threads_saw_them() {
+    // Each key has five requests that fit, and from none to 49 more.
+    let requests = (0..200_u8).flat_map(|key| (0..5 + usize::from(key % 50)).map(move |_| key));
+    let mut builder = TraceBuilder::new(By::ip());
+    for key in requests {
+        assert!(builder.push(&[key + 1], 7, 1));
+    }
+    let trace = builder.build(true, 0);
+    for count in [1, 2, 7] {
+        let findings = run(&trace, Quota::new(5, Duration::from_nanos(20)).unwrap(), count);
+        let kept: Vec<u32> = findings.most_denied.iter().map(|key| key.key).collect();
+        let most = (45..50).rev().flat_map(|denied| [0, 50, 100, 150].map(|from| from + denied));
+        assert!(kept.iter().copied().eq(most), "{kept:?}");
+    }
+}
+
+#[test]
+fn a_followed_limit_goes_on_from_one_look_to_the_next() {
+    const SECOND: u64 = 1_000_000_000;
+    let trial =
+        Trial::new("2/10s".parse().unwrap(), &AlgorithmSpec::parse_list("sliding-log").unwrap()).unwrap();
+    let mut live = Live::new(&[trial]);
+    let first = live.take(&trace(&[(0, SECOND), (0, 2 * SECOND), (1, 2 * SECOND)]), 0);
+    assert_eq!((first.requests, first.keys, first.limits[0].denied), (3, 2, 0));
+    let second = live.take(&trace(&[(0, 3 * SECOND), (1, 3 * SECOND), (0, 11 * SECOND)]), 1);
+    assert_eq!((second.limits[0].denied, second.limits[0].denied_keys), (1, 1));
+    let mut counts = live.total().clone();
+    assert_eq!(
+        counts.to_string(),
+        "6 requests of 2 keys; sliding-log 2/10s denies 1 (16.7%) of 1 keys; 1 lines are not requests"
+    );
+    // Numbers are grouped; a small share is not nothing and a large one not all.
+    for (denied, requests, shown) in [
+        (1_402, 10_000, "10,000 requests of 2 keys; sliding-log 2/10s denies 1,402 (14.0%) of"),
+        (
+            12_000,
+            400_000_000,
+            "400,000,000 requests of 2 keys; sliding-log 2/10s denies 12,000 (0.00300%) of",
+        ),
+        (1, 1_000_000_000_000, "denies 1 (<0.00001%) of"),
+        (99_999, 100_000, "denies 99,999 (>99.9%) of"),
+        (999, 999, "999 requests of 2 keys; sliding-log 2/10s denies 999 (100%) of"),
+        (u64::MAX, u64::MAX, "18,446,744,073,709,551,615 requests"),
+    ] {
+        (counts.requests, counts.limits[0].denied) = (requests, denied);
+        assert!(counts.to_string().contains(shown), "{counts}");
+    }
 }

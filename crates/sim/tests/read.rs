@@ -110,6 +110,32 @@ fn a_wrong_number_skips_its_second_and_is_named() {
 }
 
 #[test]
+fn numbers_are_the_same_whatever_is_between_them() {
+    let long = "9".repeat(200);
+    // More than any buffer has, so that numbers lie across two.
+    let text = format!("\n 1  0\t20\r\n\n{long} -3 x 4294967296 7").repeat(5_000);
+    let options = Options { format: Some(Format::Rate), ..Options::default() };
+    let loaded = load(&[file("blanks.txt", text.as_bytes())], &options).unwrap();
+    assert_eq!((loaded.trace.requests(), loaded.unparsed.count), (5_000 * 28, 5_000 * 4));
+    assert_eq!(loaded.trace.times(0).nth(28).map(|time| time / 1_000_000_000), Some(8), "eight seconds each");
+}
+
+#[test]
+fn lines_are_the_same_whatever_their_ends_and_an_endless_one_is_left_out() {
+    let line =
+        |key: usize| format!("10.0.0.{} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5", key % 9);
+    let ends = ["\n", "\r\n", "\n\n", "\r\n\r\n"];
+    // More than any buffer has, so that lines and their ends lie across two.
+    let mut text: String = (0..9_000).map(|at| line(at) + ends[at % 4]).collect();
+    text.push_str(&"x".repeat((1 << 20) + 1));
+    text.push('\n');
+    text.push_str(&line(0));
+    let loaded = load(&[file("ends.log", text.as_bytes())], &Options::default()).unwrap();
+    assert_eq!((loaded.trace.keys(), loaded.trace.requests(), loaded.unparsed.count), (9, 9_001, 1));
+    assert_eq!(loaded.unparsed.first[0].error, LineError::TooLong);
+}
+
+#[test]
 fn an_unreadable_log_is_refused_with_the_known_formats() {
     let message = |name: &str, contents: &str, options: &Options| {
         load(&[file(name, contents.as_bytes())], options).unwrap_err().to_string()

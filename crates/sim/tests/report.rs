@@ -7,7 +7,7 @@ use tidegate_sim::{
     AlgorithmSpec, Progress, Trial, Workload, heat_map,
     input::By,
     replay,
-    report::{Report, write_html},
+    report::{Report, printable, write_html},
     workload::TraceBuilder,
 };
 
@@ -66,5 +66,10 @@ proptest! {
         }
         let acts = |c: char| (c.is_control() && c != '\n') || ('\u{202a}'..='\u{202e}').contains(&c);
         prop_assert!(!page.contains(acts));
+        for most in [0, 1, 7, 50] {
+            let shown = printable(&text, most);
+            prop_assert!(!shown.contains(char::is_control) && !shown.contains(acts), "{}", shown);
+            prop_assert!(shown.chars().count() <= most.max(1));
+        }
     }
 }

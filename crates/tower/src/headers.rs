@@ -156,27 +156,3 @@ pub fn quota(policy: &Policy) -> (u64, Per) {
     };
     (limit, per)
 }
-
-#[cfg(test)]
-mod tests {
-    use tidegate_core::Standing;
-
-    use super::*;
-
-    #[test]
-    fn a_long_value_is_whole() {
-        let name = "n".repeat(40);
-        let mut line = FieldText::new();
-        let mut expected = Vec::new();
-        for remaining in 0..5 {
-            push_state(
-                &mut line,
-                &name,
-                &Decision::allow(Standing { limit: 5, room: remaining, unit: 1, reset_after: 0 }),
-            );
-            let comma = if remaining == 0 { "" } else { ", " };
-            expected.extend_from_slice(format!("{comma}\"{name}\";r={remaining};t=0").as_bytes());
-            assert_eq!(line[..], expected[..]);
-        }
-    }
-}

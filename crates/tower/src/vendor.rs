@@ -20,16 +20,9 @@ pub enum Vendor {
 }
 
 /// The text is no [`Vendor`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the vendors are openai and anthropic")]
 pub struct UnknownVendor;
-
-impl std::fmt::Display for UnknownVendor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the vendors are openai and anthropic")
-    }
-}
-
-impl std::error::Error for UnknownVendor {}
 
 impl FromStr for Vendor {
     type Err = UnknownVendor;

@@ -652,6 +652,20 @@ fn stacked_layers_each_report_their_own_limit() {
     assert_eq!(lines.collect::<Vec<_>>(), ["\"path\";q=1;w=1", "\"user\";q=5;w=60"]);
 }
 
+#[test]
+fn a_long_field_is_whole() {
+    let name = |at: usize| format!("{}{at}", "n".repeat(40));
+    let (first, timer) = limiter(log("5/1m"));
+    let mut builder = RateLimitLayer::builder(first, ALICE).name(&name(0));
+    for at in 1..5 {
+        builder = builder.and(beside(log("5/1m"), &timer), ALICE).name(&name(at));
+    }
+    let service = builder.build().layer(hello(&Arc::default()));
+    let response = block_on(service.oneshot(from("alice"))).unwrap();
+    let all: Vec<String> = (0..5).map(|at| format!("\"{}\";r=4;t=60", name(at))).collect();
+    assert_eq!(told(&response).1[2], Some(&*all.join(", ")));
+}
+
 /// A custom limit whose decision takes a while. Its decisions can come from an override.
 struct Elsewhere;
 

@@ -1,7 +1,11 @@
 //! Costs that are read from the answers of a stand-in for a provider of language models, which streams.
 #![cfg(all(feature = "axum", feature = "json", feature = "reqwest"))]
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
 
 use axum::{Router, body::Body, routing::post};
 use bytes::Bytes;
@@ -16,7 +20,7 @@ use tidegate_tower::{
     key::{Fixed, Header},
 };
 use tokio::net::TcpListener;
-use tower::ServiceExt;
+use tower::{Layer, ServiceExt, service_fn};
 
 const OPENAI: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hi\"}}],\"usage\":null}\n\n\
     data: {\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":330,\"total_tokens\":350}}\n\n\
@@ -137,4 +141,48 @@ async fn a_client_of_reqwest_counts_what_a_provider_says() {
     assert_eq!(used(&tokens), 470);
     drop(post("/hangs").await.unwrap());
     assert_eq!(used(&tokens), 670, "no total was told");
+}
+
+/// The documents that are read from a body of this type in these pieces.
+async fn read(kind: &str, pieces: &[&[u8]]) -> Vec<String> {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&told);
+    let note = move |value: &Value| {
+        noted.lock().unwrap().push(value.to_string());
+        None
+    };
+    let layer: RateLimitLayer =
+        RateLimitLayer::builder(limiter(), Fixed::new("alice")).cost_from_json(note).build();
+    let pieces: Vec<_> =
+        pieces.iter().map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece)))).collect();
+    let answer = Response::builder().header(CONTENT_TYPE, kind);
+    let answer = Arc::new(Mutex::new(Some(answer.body(StreamBody::new(stream::iter(pieces))).unwrap())));
+    let inner = service_fn(move |_: Request<()>| {
+        std::future::ready(Ok::<_, Infallible>(answer.lock().unwrap().take().unwrap()))
+    });
+    let answer = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
+    answer.into_body().collect().await.unwrap();
+    Arc::try_unwrap(told).map_or_else(|told| told.lock().unwrap().clone(), |told| told.into_inner().unwrap())
+}
+
+#[tokio::test]
+async fn each_event_of_a_stream_is_read_however_it_is_cut() {
+    let stream = b": hi\nevent: a\ndata: {\"n\":1}\n\ndata:{\"n\":\r\ndata: 2}\r\n\r\ndata: {\ndata: \"n\":3}\n\ndata: [DONE]\n\n";
+    for size in 1..stream.len() {
+        let pieces: Vec<&[u8]> = stream.chunks(size).collect();
+        let told = read("text/event-stream; charset=utf-8", &pieces).await;
+        assert_eq!(told, ["{\"n\":1}", "{\"n\":2}", "{\"n\":3}"], "pieces of {size}");
+    }
+}
+
+#[tokio::test]
+async fn a_document_is_read_at_its_end_and_other_or_too_large_ones_are_not() {
+    assert_eq!(read("application/json", &[b"{\"a\"", b":[1]}"]).await, ["{\"a\":[1]}"]);
+    assert_eq!(read("application/vnd.api+json", &[b"7"]).await, ["7"]);
+    for kind in ["text/html", "", "application/octet-stream"] {
+        assert_eq!(read(kind, &[b"7"]).await, Vec::<String>::new(), "{kind}");
+    }
+    let large = vec![b'1'; (1 << 20) + 1];
+    assert_eq!(read("application/json", &[&large]).await, Vec::<String>::new());
+    assert_eq!(read("text/event-stream", &[b"data: ", &large, b"\n\ndata: 5\n\n"]).await, ["5"]);
 }

@@ -193,30 +193,3 @@ impl Drop for Sleep {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sleeper_waits_in_one_place_however_often_it_is_polled_and_in_none_when_it_is_dropped() {
-        let timer = ManualTimer::default();
-        let mut cx = Context::from_waker(Waker::noop());
-        let sleepers = || timer.shared.sleepers().wakers.len();
-        let mut sleeps: Vec<_> =
-            (1..=100).map(|at| Box::pin(timer.sleep_until(Nanos::from_secs(at)))).collect();
-        for _ in 0..3 {
-            for sleep in &mut sleeps {
-                assert!(sleep.as_mut().poll(&mut cx).is_pending());
-            }
-            assert_eq!(sleepers(), 100);
-        }
-        timer.set(Nanos::from_secs(40));
-        assert_eq!(sleepers(), 60, "those whose time has come were woken");
-        assert!(
-            sleeps[39].as_mut().poll(&mut cx).is_ready() && sleeps[40].as_mut().poll(&mut cx).is_pending()
-        );
-        sleeps.truncate(70);
-        assert_eq!(sleepers(), 30);
-    }
-}

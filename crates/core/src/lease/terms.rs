@@ -182,31 +182,3 @@ fn usable(span: Nanos) -> Nanos {
     let tick = 1_000;
     Nanos::new(span.get().saturating_sub(span.get() / 1_024 + tick))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_stops_in_time_despite_clock_drift() {
-        for span in [Nanos::from_micros(10), Nanos::from_millis(100), Nanos::from_secs(86_400)] {
-            let used = usable(span).get();
-            // The node's clock slow and the authority's fast by 1/2100 each, and a microsecond not yet shown.
-            assert!(used + used / 1_050 + 999 < span.get(), "{span:?}");
-            assert!(used >= span.get() - span.get() / 8, "and little is lost: {span:?}");
-        }
-        assert_eq!(usable(Nanos::new(900)), Nanos::ZERO);
-    }
-
-    #[test]
-    fn policies_without_leases_are_exact() {
-        let quota = crate::Quota::per_second(1_000);
-        let (leaky, window) = (Policy::leaky_bucket(quota), Policy::sliding_window(quota));
-        for policy in [leaky, Policy::concurrency(9), window.count_denied()] {
-            assert_eq!(Terms::leased(policy, Terms::SLACK), Terms::exact(policy));
-            assert_eq!(Terms::reported(policy, 9, Terms::SLACK), Terms::exact(policy));
-        }
-        assert_eq!(Terms::reported(window, 0, Terms::SLACK), Terms::exact(window));
-        assert_eq!(Terms::leased(window, Nanos::ZERO), Terms::exact(window));
-    }
-}

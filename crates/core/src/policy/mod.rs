@@ -5,8 +5,6 @@ mod settle;
 
 pub use settle::Estimate;
 
-use core::fmt;
-
 use crate::spec::{AlgorithmSpec, Amount};
 use crate::{
     Algorithm, Debt, Decision, Nanos, Parameters, Quota, QuotaError,
@@ -332,49 +330,34 @@ fn decide_with(algorithm: &impl Algorithm, state: &mut [u64], now: Nanos, cost: 
 }
 
 /// Why a policy's options are invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// The quota is invalid.
+    #[error("{0}")]
     Quota(QuotaError),
     /// A sliding log, or permits with a hold, with a limit above 1,000,000.
+    #[error("a log keeps every admission: its limit is at most 1000000; choose sliding-window above that")]
     LogTooLong,
     /// More than 4,294,967,295 permits.
+    #[error("concurrency has at most 4294967295 permits; lower the number")]
     TooManyPermits,
     /// The number of slots is 0, above 3,600, or above the number of nanoseconds in the window.
+    #[error("slots must be from 1 to 3600, and no more than the window has nanoseconds")]
     Slots,
     /// The bucket takes more than 73 years to fill.
+    #[error("the burst would take more than 73 years to refill; lower it or raise the rate")]
     BurstTooLong,
     /// The maximum wait of a leaky bucket is above 36 years.
+    #[error("max_wait is above 36 years; lower it")]
     WaitTooLong,
     /// The algorithm limits a rate, but no window was given.
+    #[error("the limit has no window; write how much in how long, as in 100/1m")]
     NoWindow,
     /// The algorithm limits permits, but a window was given.
+    #[error("concurrency counts permits, not requests in a window; write their number alone, as in 10")]
     Window,
     /// The window cannot follow the calendar like this.
+    #[error("{0}")]
     Calendar(&'static str),
 }
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Quota(e) => return e.fmt(f),
-            Self::Calendar(why) => why,
-            Self::LogTooLong => {
-                "a log keeps every admission: its limit is at most 1000000; choose sliding-window above that"
-            }
-            Self::TooManyPermits => "concurrency has at most 4294967295 permits; lower the number",
-            Self::Slots => "slots must be from 1 to 3600, and no more than the window has nanoseconds",
-            Self::BurstTooLong => {
-                "the burst would take more than 73 years to refill; lower it or raise the rate"
-            }
-            Self::WaitTooLong => "max_wait is above 36 years; lower it",
-            Self::NoWindow => "the limit has no window; write how much in how long, as in 100/1m",
-            Self::Window => {
-                "concurrency counts permits, not requests in a window; write their number alone, as in 10"
-            }
-        })
-    }
-}
-
-impl core::error::Error for PolicyError {}

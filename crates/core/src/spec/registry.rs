@@ -154,12 +154,14 @@ impl fmt::Display for Policy {
 }
 
 /// Why a text is not an algorithm or a policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParsePolicyError {
     /// No algorithm has this name.
+    #[error(fmt = no_algorithm)]
     Algorithm(String),
     /// The algorithm has no such option.
+    #[error(fmt = no_option)]
     Option {
         /// The option that was given.
         option: String,
@@ -167,6 +169,7 @@ pub enum ParsePolicyError {
         algorithm: &'static str,
     },
     /// The option does not accept the value.
+    #[error("`{option}` wants {wants}")]
     Value {
         /// The option.
         option: String,
@@ -174,56 +177,33 @@ pub enum ParsePolicyError {
         wants: Wants,
     },
     /// The quota or number of permits after the algorithm is missing.
+    #[error("the limit is missing, as in `{0} {example}`", example = if *.0 == "concurrency" { "10" } else { "100/1m" })]
     NoQuota(&'static str),
     /// The quota cannot be parsed.
-    Quota(ParseQuotaError),
+    #[error("{0}")]
+    Quota(#[source] ParseQuotaError),
     /// The number of permits cannot be parsed.
+    #[error("the number of permits must be a whole number from 0 to 4294967295, as in `concurrency 10`")]
     Permits,
     /// The parts are well formed but do not fit together.
-    Policy(PolicyError),
+    #[error("{0}")]
+    Policy(#[source] PolicyError),
     /// The text is empty or has more than two words.
+    #[error("a policy is `100/1m`, or an algorithm before it: `token-bucket 100/1m`")]
     Form,
 }
 
-impl fmt::Display for ParsePolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Algorithm(name) => {
-                write!(f, "no algorithm `{name}`; choose from ")?;
-                list(f, ENTRIES.iter().map(|entry| entry.name))
-            }
-            Self::Option { option, algorithm } => {
-                write!(f, "{algorithm} has no option `{option}`")?;
-                let spec = AlgorithmSpec::named(algorithm)?;
-                let known = spec.known().iter().map(|known| known.name);
-                f.write_str("; it has ")?;
-                list(f, known.chain(spec.limits_rate().then_some(COUNT_DENIED)))
-            }
-            Self::Value { option, wants } => write!(f, "`{option}` wants {wants}"),
-            Self::NoQuota(algorithm) => {
-                let example = if *algorithm == "concurrency" { "10" } else { "100/1m" };
-                write!(f, "the limit is missing, as in `{algorithm} {example}`")
-            }
-            Self::Quota(e) => e.fmt(f),
-            Self::Permits => f.write_str(
-                "the number of permits must be a whole number from 0 to 4294967295, as in `concurrency 10`",
-            ),
-            Self::Policy(e) => e.fmt(f),
-            Self::Form => {
-                f.write_str("a policy is `100/1m`, or an algorithm before it: `token-bucket 100/1m`")
-            }
-        }
-    }
+fn no_algorithm(name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "no algorithm `{name}`; choose from ")?;
+    list(f, ENTRIES.iter().map(|entry| entry.name))
 }
 
-impl core::error::Error for ParsePolicyError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Quota(e) => Some(e),
-            Self::Policy(e) => Some(e),
-            _ => None,
-        }
-    }
+fn no_option(option: &str, algorithm: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{algorithm} has no option `{option}`")?;
+    let spec = AlgorithmSpec::named(algorithm)?;
+    let known = spec.known().iter().map(|known| known.name);
+    f.write_str("; it has ")?;
+    list(f, known.chain(spec.limits_rate().then_some(COUNT_DENIED)))
 }
 
 /// For the look-up of the registry's own names alone, which cannot fail.

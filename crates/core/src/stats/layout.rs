@@ -1,6 +1,6 @@
 //! How a span of time is divided into slots.
 
-use core::{fmt, time::Duration};
+use core::time::Duration;
 
 use crate::{MAX_WINDOW, Nanos};
 
@@ -155,33 +155,24 @@ impl View {
 }
 
 /// Why slots and an interval are not a valid layout or view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
     /// The number of slots is 0 or above [`MAX_SLOTS`].
+    #[error("the number of slots must be from 1 to 4096")]
     Slots,
     /// The interval is not a whole multiple of the number of slots (in nanoseconds).
+    #[error("the interval must be a whole multiple of the number of slots, as 1s is of 10")]
     Uneven,
     /// The interval is longer than [`MAX_WINDOW`].
+    #[error("the interval is longer than 366 days; choose a shorter one")]
     TooLong,
     /// A slot would be shorter than [`MIN_SLOT`].
+    #[error("a slot is shorter than 32.768us; take fewer slots or a longer interval")]
     SlotTooShort,
     /// A sample of the view is not a whole number of the ring's slots, or the view is longer than the ring.
+    #[error(
+        "each sample of a view must be a whole number of its ring's slots, and the view no longer than the ring"
+    )]
     NotOfThisRing,
 }
-
-impl fmt::Display for LayoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Slots => "the number of slots must be from 1 to 4096",
-            Self::Uneven => "the interval must be a whole multiple of the number of slots, as 1s is of 10",
-            Self::TooLong => "the interval is longer than 366 days; choose a shorter one",
-            Self::SlotTooShort => "a slot is shorter than 32.768us; take fewer slots or a longer interval",
-            Self::NotOfThisRing => {
-                "each sample of a view must be a whole number of its ring's slots, and the view no longer than the ring"
-            }
-        })
-    }
-}
-
-impl core::error::Error for LayoutError {}

@@ -151,34 +151,3 @@ impl fmt::Display for Date {
         write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_follow_the_calendar() {
-        let date = |second| Date::of(second).to_string();
-        for (second, want) in [
-            (0, "1970-01-01"),
-            (951_782_400, "2000-02-29"),
-            (951_868_800, "2000-03-01"),
-            (1_709_164_800, "2024-02-29"),
-            (1_735_689_599, "2024-12-31"),
-            (1_735_689_600, "2025-01-01"),
-            (4_107_542_400, "2100-03-01"),
-        ] {
-            assert_eq!(date(second), want);
-        }
-    }
-
-    #[test]
-    fn separators_in_a_name_are_escaped() {
-        let second = Slot {
-            start: tidegate_core::Nanos::from_secs(1),
-            counts: tidegate_core::stats::Counts::default(),
-        };
-        let line = MetricLine::new("a|b\nc", &second).to_string();
-        assert!(line.contains("|a_b_c|") && line.parse::<MetricLine>().is_ok());
-    }
-}

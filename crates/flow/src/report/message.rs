@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Nanos, stats::Slot};
 
-use crate::{BreakerState, Gate, Node, Resource, sources::yaml};
+use crate::{Gate, Node, Resource, sources::yaml};
 
 /// The bytes of resources in one report. The server takes bodies of 64 KiB.
 const MAX_BYTES: usize = 56 * 1024;
@@ -164,7 +164,7 @@ impl Collect {
                 name: resource.name(),
                 in_flight: resource.node().in_flight(),
                 seconds: seconds.clone(),
-                breakers: resource.breakers().into_iter().map(|(rule, state)| (rule, name(state))).collect(),
+                breakers: resource.breakers().into_iter().map(|(rule, state)| (rule, state.name())).collect(),
                 adaptive: resource.adaptive_limits(),
                 blocked: resource.blocked().into_iter().map(|(why, count)| (why.name(), count)).collect(),
                 origins: busiest(resource.origins(), |name| resource.origin(name), now),
@@ -202,14 +202,6 @@ fn second(slot: &Slot) -> [u64; 7] {
         rt,
         counts.max_in_flight,
     ]
-}
-
-const fn name(state: BreakerState) -> &'static str {
-    match state {
-        BreakerState::Closed => "closed",
-        BreakerState::Open => "open",
-        BreakerState::HalfOpen => "half-open",
-    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -116,25 +116,3 @@ impl From<f64> for Threshold {
         Self::Fixed(threshold)
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_memory_threshold_falls_in_a_straight_line_between_its_marks() {
-        let memory =
-            MemoryThreshold { when_free: 100.0, when_scarce: 20.0, low_mark: 1_000, high_mark: 2_000 };
-        let at = |used| Threshold::Memory(memory).units_at(used);
-        assert_eq!([0, 1_000, 1_500, 1_999, 2_000, u64::MAX].map(at), [100, 100, 60, 20, 20, 20]);
-    }
-
-    #[test]
-    fn a_threshold_that_is_not_an_amount_is_refused() {
-        for bad in [-1.0, f64::NAN, f64::INFINITY] {
-            assert!(Threshold::Fixed(bad).validate().is_err(), "{bad}");
-        }
-        let memory = MemoryThreshold { when_free: 1.0, when_scarce: 2.0, low_mark: 0, high_mark: 1 };
-        assert!(Threshold::Memory(memory).validate().is_err());
-    }
-}

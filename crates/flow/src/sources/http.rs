@@ -7,14 +7,12 @@ use form_urlencoded::byte_serialize;
 use serde_json::{Value, json};
 use ureq::Agent;
 
-use super::{RuleSource, RuleUpdate, SourceError};
+use super::{Parse, RuleSource, RuleUpdate, SourceError};
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer.
 const MAX_BYTES: u64 = 16 << 20;
-
-type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
 /// Rules in a configuration service, read over plain HTTP (feature `http-source`).
 ///

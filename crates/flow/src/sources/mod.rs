@@ -36,6 +36,9 @@ use crate::rules::{
     SystemRule,
 };
 
+/// What reads the text of a source.
+type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
+
 /// New rules of some kinds. Kinds that are `None` keep their rules.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuleUpdate {

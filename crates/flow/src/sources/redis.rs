@@ -4,14 +4,12 @@ use std::{io, time::Duration};
 
 use redis::{Client, Commands, Connection, RedisError};
 
-use super::{RuleSource, RuleUpdate, SourceError};
+use super::{Parse, RuleSource, RuleUpdate, SourceError};
 
 /// The timeout of connecting and of each answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the source waits for a message before it reads the key without one.
 const WAIT: Duration = Duration::from_secs(1);
-
-type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
 /// Rules in a key of Redis or Valkey (feature `redis-source`).
 ///

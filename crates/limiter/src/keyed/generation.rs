@@ -492,12 +492,6 @@ impl Generations {
             }
         }
     }
-
-    /// The number of generations, including those to be reused.
-    #[cfg(test)]
-    pub fn count(&self) -> usize {
-        lock(&self.all).len()
-    }
 }
 
 /// The width of the states of a changed policy: in steps of an eighth above three words, so that a later policy of about

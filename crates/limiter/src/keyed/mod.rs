@@ -7,11 +7,7 @@ mod error;
 mod exceptions;
 mod generation;
 mod limiter;
-#[cfg(all(test, loom))]
-mod loom_tests;
 mod snapshot;
-#[cfg(all(test, not(loom)))]
-mod tests;
 mod waiting;
 
 pub use build::KeyedBuilder;

@@ -77,29 +77,3 @@ fn bucket(words: usize) -> (usize, usize) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn small_states_lie_in_one_line_with_their_tags() {
-        assert_eq!(bucket(1), (4, 8));
-        assert_eq!(bucket(3), (2, 8));
-    }
-
-    #[test]
-    fn every_state_width_fits_its_stride() {
-        for words in 1..3_000 {
-            let (cells, stride) = bucket(words);
-            assert!(cells + cells * words <= stride && stride.is_multiple_of(LINE));
-        }
-    }
-
-    #[test]
-    fn a_table_without_room_or_beyond_any_memory_is_refused() {
-        assert_eq!(Layout::new(1, 0), Err(BuildError::NoKeys));
-        assert_eq!(Layout::new(1, usize::MAX), Err(BuildError::TooLarge));
-        assert_eq!(Layout::new(1_000_001, 1 << 30), Err(BuildError::TooLarge));
-    }
-}

@@ -44,9 +44,6 @@ pub struct Table {
     pub(crate) counters: Counters,
     pub(crate) sweep: Counter,
     closed: AtomicBool,
-    /// The number of buckets that walks have visited.
-    #[cfg(test)]
-    pub(crate) visited: Counter,
 }
 
 impl Table {
@@ -66,8 +63,6 @@ impl Table {
             counters: Counters::default(),
             sweep: Counter::default(),
             closed: AtomicBool::new(false),
-            #[cfg(test)]
-            visited: Counter::default(),
         })
     }
 

@@ -32,8 +32,6 @@ mod room;
 mod stats;
 mod stretches;
 mod tag;
-#[cfg(test)]
-mod tests;
 mod walk;
 
 pub(crate) use error::NoRoom;

@@ -396,3 +396,46 @@ fn rebase(bucket: &mut Bucket<'_>, to: u64) {
     }
     bucket.set_tag(0, to);
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::{sync::Arc, thread};
+    use tidegate_core::{Lasts, Share};
+
+    use super::*;
+
+    #[test]
+    fn a_record_that_moves_is_never_missed() {
+        let debt =
+            |share| Debt { share: Share::new(share).unwrap(), lasts: Lasts::Until(Nanos::from_secs(60)) };
+        let now = Nanos::from_secs(9);
+        loom::model(move || {
+            let records = Arc::new(Records::new(4).unwrap());
+            let half = records.half();
+            // Two prints that share the bucket of the first half, and not that of the second.
+            let spot = |print: u32| Spot { first: 0, print: print << 26 | print };
+            let same = |spot: Spot| spot.second(half) == Spot { first: 0, print: 0 }.second(half);
+            let (mine, others): (Vec<Spot>, Vec<Spot>) = (0..4).map(spot).partition(|&spot| same(spot));
+            let (filled, moved) = (mine[0], others[0]);
+            assert!(!same(moved));
+            // Both buckets of `filled` are full; one of the records could go to its other bucket.
+            let own = |at: u32| Spot { first: 0, print: at + 1 };
+            for at in 0..13 {
+                assert!(same(own(at)));
+                assert_eq!(records.put(own(at), debt(9), now, None, false), Put::Kept);
+                if at == 6 {
+                    assert_eq!(records.put(moved, debt(8), now, None, false), Put::Kept);
+                }
+            }
+            let putting = {
+                let records = records.clone();
+                thread::spawn(move || records.put(filled, debt(7), now, None, false))
+            };
+            let found = records.take(moved, now);
+            assert_eq!(found.map(|debt| debt.share), Share::new(8));
+            assert_eq!(putting.join().unwrap(), Put::Kept);
+            assert_eq!(records.take(moved, now), None);
+            assert_eq!(records.take(filled, now).map(|debt| debt.share), Share::new(7));
+        });
+    }
+}

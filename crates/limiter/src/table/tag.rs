@@ -42,20 +42,3 @@ impl Tag {
 const fn scale(hash: u64, buckets: usize) -> usize {
     ((hash as u128 * buckets as u128) >> 64) as usize
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_has_two_buckets_wherever_there_are_two() {
-        for bits in (0..1_000_u64).map(|n| n.wrapping_mul(0xD6E8_FEB8_6659_FD93)) {
-            let tag = Tag::new(bits);
-            assert_eq!((tag.first(1), tag.second(1)), (0, 0));
-            for buckets in 2..70 {
-                let (first, second) = (tag.first(buckets), tag.second(buckets));
-                assert!(first < buckets && second < buckets && first != second, "{bits} of {buckets}");
-            }
-        }
-    }
-}

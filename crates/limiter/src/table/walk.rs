@@ -71,8 +71,6 @@ impl Table {
     pub fn walk(&self, from: Cursor, mut visit: impl FnMut(Tag, &mut [u64])) -> Option<Cursor> {
         let (buckets, next) = self.stretches.next_occupied(from.0)?;
         for index in buckets {
-            #[cfg(test)]
-            self.visited.add(1);
             let mut bucket = self.memory.lock(index);
             for cell in 0..self.memory.layout.cells {
                 let tag = bucket.tag(cell);

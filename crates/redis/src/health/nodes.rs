@@ -22,37 +22,10 @@ const PROOF: Nanos = Nanos::from_secs(15);
 
 /// While the clock is behind a time that it has shown, the member `clock` keeps that time as its score (see
 /// [`store_clock`](super::store_clock)). A user who may not list the nodes does not share it.
-const SCRIPT: &str = "
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local gone = tonumber(ARGV[2])
-local newest = redis.pcall('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
-local latest = math.max(tonumber(ARGV[3]), newest[2] and tonumber(newest[2]) or 0)
-local ahead = latest - now > tonumber(ARGV[4])
-if ahead then
-  redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. string.format('%.0f', now + gone), '+inf')
-  redis.call('ZADD', KEYS[1], string.format('%.0f', latest), 'clock')
-else
-  redis.call('ZADD', KEYS[1], 'XX', 0, 'clock')
-end
-redis.call('ZADD', KEYS[1], now, ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. string.format('%.0f', now - gone))
-redis.call('PEXPIRE', KEYS[1], string.format('%.0f', ahead and math.max(gone, latest - now) or gone))
-return {redis.call('ZCARD', KEYS[1]) - (ahead and 1 or 0), now, latest}
-";
+const SCRIPT: &str = include_str!("beat.lua");
 
 /// Lists the nodes with the milliseconds since their last heartbeats, at most as many as this, the latest of them.
-const LIST: &str = "
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local found = redis.call('ZRANGE', KEYS[1], -1000, -1, 'WITHSCORES')
-local told = {}
-for at = 1, #found, 2 do
-  told[at] = found[at]
-  told[at + 1] = now - found[at + 1]
-end
-return told
-";
+const LIST: &str = include_str!("nodes.lua");
 /// How long a list may take: it is for people, so it may take longer than a decision.
 const LIST_TIME: Duration = Duration::from_secs(2);
 /// The longest name of a node, in characters.
@@ -293,32 +266,5 @@ mod tests {
         }
         census.count(&nodes, 2, at(21));
         assert_eq!(nodes.get(), 2);
-    }
-
-    #[test]
-    fn an_assumed_number_applies_until_one_is_known() {
-        let nodes = Nodes::default();
-        nodes.assume(10);
-        assert_eq!((nodes.get(), nodes.assumed()), (10, Some(10)));
-        Census::default().count(&nodes, 2, Nanos::from_secs(1_000));
-        assert_eq!((nodes.get(), nodes.assumed()), (2, None));
-        nodes.assume(10);
-        assert_eq!((nodes.get(), nodes.assumed()), (2, None), "the heartbeat was faster");
-        nodes.recall(3);
-        assert_eq!((nodes.get(), nodes.assumed()), (3, None));
-    }
-
-    #[test]
-    fn a_restored_count_and_the_lower_bound_apply_before_the_first_count() {
-        let (nodes, mut census) = (Nodes::default(), Census::default());
-        nodes.recall(5);
-        assert_eq!(nodes.get(), 5);
-        nodes.at_least(3);
-        for second in [0, 15, 16] {
-            census.count(&nodes, 1, Nanos::from_secs(1_000 + second));
-        }
-        assert_eq!(nodes.get(), 3, "one is left, and three are the least");
-        nodes.at_least(0);
-        assert_eq!(nodes.get(), 1);
     }
 }

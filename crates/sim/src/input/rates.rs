@@ -45,20 +45,3 @@ pub(super) fn read_count(input: &mut impl BufRead) -> io::Result<Option<Result<u
     let count = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     Ok(Some(count.ok_or(LineError::NotCount)))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_the_same_whatever_blanks_and_buffer() {
-        let long = "9".repeat(200);
-        let text = format!("\n 1  0\t20\r\n\n{long} -3 x 4294967295 4294967296 7");
-        for buffer in [1, 2, 3, 100, 1000] {
-            let mut input = io::BufReader::with_capacity(buffer, text.as_bytes());
-            let counts: Vec<_> =
-                std::iter::from_fn(|| read_count(&mut input).unwrap()).map(Result::ok).collect();
-            assert_eq!(counts, [Some(1), Some(0), Some(20), None, None, None, Some(u32::MAX), None, Some(7)]);
-        }
-    }
-}

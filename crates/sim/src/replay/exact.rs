@@ -89,20 +89,3 @@ impl ExactLog {
         self.owed.clear();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_admission_counts_while_it_is_younger_than_the_window() {
-        let mut log = ExactLog::new(2, 1_000);
-        let admitted = [0, 999, 1_000, 1_001, 1_002, 1_999, 2_000].map(|now| log.admits(now, 1));
-        assert_eq!(admitted, [true, true, true, false, false, true, true]);
-    }
-
-    #[test]
-    fn a_limit_of_zero_admits_none() {
-        assert!(!ExactLog::new(0, 1_000).admits(5, 1));
-    }
-}

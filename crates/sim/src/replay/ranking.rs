@@ -65,22 +65,3 @@ impl Ranking {
         self.kept.into_sorted_vec().into_iter().map(|Reverse(key)| key).collect()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_most_denied_are_kept_whoever_saw_them_and_in_whatever_order() {
-        let key = |key: u32| DeniedKey { key, requests: 100, denied: vec![u64::from(key % 50), 3] };
-        let (mut one, mut two) = (Ranking::default(), Ranking::default());
-        (0..100).for_each(|number| one.offer(key(number)));
-        (100..200).rev().for_each(|number| two.offer(key(number)));
-        one.absorb(two);
-        let kept: Vec<u32> = one.finish().into_iter().map(|key| key.key).collect();
-        assert_eq!(
-            kept,
-            [49, 99, 149, 199, 48, 98, 148, 198, 47, 97, 147, 197, 46, 96, 146, 196, 45, 95, 145, 195]
-        );
-    }
-}

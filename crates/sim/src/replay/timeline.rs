@@ -40,35 +40,3 @@ impl Timeline {
         at.unwrap_or(usize::MAX).min(self.stretches - 1)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn steps_are_round() {
-        let day = 86_400 * SECOND;
-        assert_eq!(
-            Timeline::new((5, 5), false),
-            Timeline { start: 5, step: 1, stretches: 1, has_dates: false }
-        );
-        assert_eq!(Timeline::new((0, 3_600 * SECOND), false).step, 30 * SECOND);
-        assert_eq!(Timeline::new((day / 2, 4 * day), true).step, 3_600 * SECOND);
-        assert_eq!(Timeline::new((0, 1_000 * day), true).step, 7 * day);
-    }
-
-    proptest! {
-        #[test]
-        fn every_time_of_the_span_is_in_one_of_a_bounded_number_of_stretches(
-            first in 0..=Nanos::MAX.get(), length in 0..=Nanos::MAX.get(), at in 0..=Nanos::MAX.get(),
-        ) {
-            let last = first + length;
-            let timeline = Timeline::new((first, last), true);
-            prop_assert!(timeline.stretches as u64 <= MOST);
-            let time = first + at % (length + 1);
-            let start = timeline.start + timeline.stretch(time) as u64 * timeline.step;
-            prop_assert!(start <= time && time - start < timeline.step);
-        }
-    }
-}

@@ -33,17 +33,3 @@ pub fn printable(text: &str, most: usize) -> String {
     }
     shown
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn control_characters_are_escaped(text in any::<String>(), most in 0..50_usize) {
-            let shown = printable(&text, most);
-            prop_assert!(!shown.contains(acts) && shown.chars().count() <= most.max(1));
-        }
-    }
-}

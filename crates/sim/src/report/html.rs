@@ -13,10 +13,12 @@ use super::{
     escape::printable,
     format::{grouped, moment, percent, span},
     shared,
-    style::CSS,
     table::{HEADS, cells, note},
 };
 use crate::replay::{Findings, Row};
+
+/// Light or dark like the reader's system, and for print.
+const CSS: &str = include_str!("style.css");
 
 /// Writes the page. Text from a log is shown as text and never interpreted, and the page forbids scripts.
 ///

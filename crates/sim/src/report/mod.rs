@@ -6,7 +6,6 @@ mod format;
 mod html;
 mod json;
 mod shared;
-mod style;
 mod table;
 
 pub use escape::printable;

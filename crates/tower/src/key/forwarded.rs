@@ -206,17 +206,6 @@ impl std::str::FromStr for Networks {
 }
 
 /// An entry of a list of [`Networks`] is invalid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a network or an address: write one like 10.0.0.0/8, fd00::/8 or 192.0.2.7")]
 pub struct NetworkError(String);
-
-impl std::fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{:?} is not a network or an address: write one like 10.0.0.0/8, fd00::/8 or 192.0.2.7",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for NetworkError {}

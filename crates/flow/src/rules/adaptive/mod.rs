@@ -381,8 +381,5 @@ fn whole(limit: f64) -> u64 {
     units
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests;
-
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -72,6 +72,17 @@ pub enum BreakerState {
     HalfOpen,
 }
 
+#[cfg(any(feature = "events", feature = "metrics", feature = "report"))]
+impl BreakerState {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half-open",
+        }
+    }
+}
+
 /// A state change of a breaker. Listeners receive it on the thread whose call caused the change.
 #[derive(Clone, Copy, Debug)]
 pub struct StateChange<'a> {

@@ -316,24 +316,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_values_slot_is_postponed_alone_and_taken_anew_behind_others() {
-        let max_wait = Duration::from_secs(1);
-        let rule =
-            HotParamRule::new("r", ParamKey::Index(0), 10).measure(ParamMeasure::Throttle { max_wait });
-        let param = HotParam::new(rule);
-        let (arg, ms) = (Arg::from("a"), Nanos::from_millis);
-        let take = || param.take(&arg, ms(0), ms(0), 1).unwrap();
-        let mut first = take();
-        param.put_off(&arg, &mut first, 1, ms(250)).unwrap();
-        let second = take();
-        assert_eq!([&first, &second].map(|held| held.start), [ms(250), ms(350)]);
-        param.put_off(&arg, &mut first, 1, ms(300)).unwrap();
-        assert_eq!(first.start, ms(450), "the second call starts at its reserved time");
-        param.give_back(&first, 1);
-        assert_eq!(take().start, ms(450));
-    }
-
-    #[test]
     fn units_that_were_renewed_meanwhile_are_not_given_back_once_more() {
         let param = HotParam::new(HotParamRule::new("r", ParamKey::Index(0), 5));
         let arg = Arg::from("a");

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::write_duration;
+use tidegate_core::Nanos;
 
 use crate::{
     Arg,
@@ -80,14 +80,8 @@ impl Fields {
     }
 
     fn span(self, name: &str, value: Option<Duration>) -> Self {
-        self.put(name, value.map(span))
+        self.put(name, value.map(Nanos::from))
     }
-}
-
-fn span(span: Duration) -> String {
-    let mut text = String::new();
-    let _ = write_duration(&mut text, span);
-    text
 }
 
 /// A text in double quotes.
@@ -156,7 +150,7 @@ fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> Fields {
         format!("{{ when_scarce: {when_scarce}, low_mark: {low_mark}, high_mark: {high_mark} }}")
     });
     Fields::of(rule.id.as_ref(), Some(&rule.resource))
-        .put("limit", is_rate.then(|| format!("{count}/{}", span(interval))))
+        .put("limit", is_rate.then(|| format!("{count}/{}", Nanos::from(interval))))
         .put("in_flight", (!is_rate).then_some(count))
         .put("memory", memory)
         .text("origin", origin)
@@ -235,7 +229,7 @@ fn hot_param(rule: &HotParamRule) -> Fields {
     Fields::of(rule.id.as_ref(), Some(&rule.resource))
         .put("arg", index)
         .text("name", name)
-        .put("limit", is_rate.then(|| format!("{}/{}", rule.threshold, span(rule.duration))))
+        .put("limit", is_rate.then(|| format!("{}/{}", rule.threshold, Nanos::from(rule.duration))))
         .put("in_flight", (!is_rate).then_some(rule.threshold))
         .span("max_wait", max_wait)
         .put("burst", (rule.burst > 0).then_some(rule.burst))

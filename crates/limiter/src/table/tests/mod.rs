@@ -1,4 +1,0 @@
-#[cfg(not(loom))]
-mod bounded;
-#[cfg(loom)]
-mod loom_table;
