@@ -314,7 +314,8 @@ struct Asked(Limits);
 
 impl Asked {
     fn new(top_keys: usize) -> Self {
-        let rules = rules::parse("limits: [{name: a, limit: 1000000000/1s}]").unwrap();
+        let rules =
+            rules::parse("limits: [{name: a, limit: 1000000000/1s, algorithm: token-bucket}]").unwrap();
         let capacity = Capacity { top_keys, ..Capacity::from(100) };
         Self(Limits::new(rules, capacity, |_| None, Nanos::ZERO).unwrap())
     }
@@ -340,7 +341,7 @@ fn counts_of_the_period_before_are_shown_and_older_ones_are_forgotten() {
     let begin = Nanos::new(1_000 * PERIOD.get());
     asked.ask(b"old", false, begin);
     // Time that jumps back counts in the period under way.
-    asked.ask(b"old", false, Nanos::ZERO);
+    asked.ask(b"old", false, begin.saturating_since(Nanos::from_millis(500)));
     let next = begin.saturating_add(PERIOD);
     asked.ask(b"new", true, next);
     let top = asked.top(next);

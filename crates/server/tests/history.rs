@@ -255,7 +255,9 @@ struct Answers {
 impl Answers {
     /// From this second on.
     fn new(begin: u64) -> Self {
-        let limits = Limits::new(rules::parse("limits: []").unwrap(), 8, |_| None, Nanos::ZERO).unwrap();
+        let limits =
+            Limits::new(rules::parse("limits: [{name: a, limit: 1/1s}]").unwrap(), 8, |_| None, Nanos::ZERO)
+                .unwrap();
         let mut answers = Self { limits, history: History::default(), sum: 0 };
         answers.push(begin + 1, 0);
         answers

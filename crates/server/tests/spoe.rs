@@ -230,7 +230,7 @@ fn every_type_of_sample_is_a_key_and_a_message_that_is_no_question_is_told_what_
         (&[("limit", &a), ("cost", &number(5, 1 << 53))], "whole number"),
         (&[("limit", &a), ("cost", &cost("1.5"))], "whole number"),
         (&[("limit", &a), ("cost", &[0])], "whole number"),
-        (&[("limit", &a), ("key", &[0])], "needs a key"),
+        (&[("limit", &a), ("key", &[0])], "give a key"),
     ];
     for (arguments, why) in wrong {
         let payload = told(arguments);

@@ -705,7 +705,7 @@ fn parts_of_a_domain_are_merged_if_that_is_chosen_and_no_descriptor_is_in_two() 
     assert_eq!(server.get("/v1/limits").json()["limits"].as_array().map(Vec::len), Some(4));
     for key in all {
         let error = try_with(&["other", key, key], true).err().unwrap();
-        assert!(error.contains("is already in") && error.contains("part-1"), "{error}");
+        assert!(error.contains("is already in") && error.contains("part-2"), "{error}");
     }
     assert!(try_with(&all, false).err().unwrap().contains("--envoy-merge-domains"));
 }

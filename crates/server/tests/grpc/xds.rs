@@ -296,9 +296,9 @@ fn what_a_control_plane_sends_is_enforced_and_mistakes_change_nothing() {
     let other = Any { type_url: "other".to_owned(), value: Vec::new() };
     for (version, resources, says) in [
         ("4", vec![domain("shop", 9), of_unit("bank", 1, 0)], "domain bank"),
-        ("4", vec![of_unit("bank", 1, 8)], "second, minute"),
-        ("4", vec![of_unit("bank", 1, -1)], "second, minute"),
-        ("4", vec![other], "the type other"),
+        ("4.1", vec![of_unit("bank", 1, 8)], "second, minute"),
+        ("4.2", vec![of_unit("bank", 1, -1)], "second, minute"),
+        ("4.3", vec![other], "the type other"),
         ("5", vec![domain("shop", 9), domain("shop", 9)], "the domain `shop` is already in"),
         ("6", vec![domain("shop", 9), cut], "cannot be decoded"),
     ] {
@@ -381,7 +381,7 @@ descriptors:
 ";
     std::fs::write(&file, config).unwrap();
     let envoy_modes = Modes { metadata: true, ..Modes::default() };
-    let options = Options { envoy_modes, ..that_follows(&[]) };
+    let options = Options { envoy_modes, history_memory: 0, ..that_follows(&[]) };
     let by_file = Running::start_at(Options { envoy_config: Some(file), ..options.clone() }, START);
     let control_plane = ControlPlane::start(anywhere());
     let urls = vec![control_plane.url("").parse().unwrap()];
