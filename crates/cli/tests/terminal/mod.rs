@@ -97,7 +97,7 @@ impl Terminal {
         let [rows, columns] = [rows, columns].map(|size| NonZeroU16::new(size).unwrap());
         let mut terminal = Self { child, keys, output, screen: vt100::Parser::new(rows, columns, 0) };
         // Key strokes before that are for the shell.
-        terminal.until("it runs", |screen| screen.alternate_screen());
+        terminal.until("it runs", vt100::Screen::alternate_screen);
         terminal
     }
 
