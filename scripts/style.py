@@ -93,6 +93,8 @@ def places():
             if crate.name == "cli" and "src" in path.parts:
                 help_texts.add(path, comments(text))
                 help_texts.add(path, strings(HELP, text))
+        for path in sorted((crate / "src").rglob("*.txt")):
+            help_texts.add(path, enumerate(path.read_text().splitlines(), 1))
         for path in pages(crate):
             count.add(path, page(path.read_text()))
         yield str(crate.relative_to(ROOT)), count, ALLOWED

@@ -45,30 +45,7 @@ pub struct Args {
     format: crate::client::Printed,
 }
 
-const AFTER: &str = "\
-Times are UTC unless they have an offset, as in 2026-03-14T16:09:26+01:00; -15m
-is 15 minutes ago. The log has one line per second, so a time means the second
-that contains it. If a log has an index file, reading starts at the right place.
-
-Examples:
-  The last 15 minutes of one resource:
-      tidegate metrics logs/shop-metrics.log.* --resource GET:/orders --from -15m
-
-  The seconds in which something was blocked:
-      tidegate metrics logs/shop-metrics.log.* --format json | jq -c 'select(.block > 0)'
-
-The columns, each for one second:
-  pass, block   units that were admitted, and units that a rule denied
-  success       units whose call ended, with or without an error
-  exception     of those, units whose call failed
-  rt ms         their mean response time in milliseconds, rounded down
-  in flight     the maximum number of units in flight (concurrency in JSON)
-JSON has two more fields: occupied (prioritized units that borrowed from a later
-window) and class (0 unless another writer sets it).
-
-Lines that cannot be read, such as the last line of a service that was killed,
-are left out, and their number is printed on standard error. If a file cannot be
-read, the command exits with 1.";
+const AFTER: &str = include_str!("metrics.txt").trim_ascii_end();
 
 /// A time as a user writes it.
 #[derive(Clone, Copy, Debug)]

@@ -16,16 +16,16 @@ pub struct Sending {
     /// On port 4317 by gRPC, else over HTTP in protobuf. The variables of OpenTelemetry say the rest, such as
     /// OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_SERVICE_NAME and OTEL_METRIC_EXPORT_INTERVAL.
     /// OTEL_EXPORTER_OTLP_ENDPOINT turns it on without this option, and OTEL_SDK_DISABLED=true turns it off.
-    #[arg(long, value_name = "URL", env = "TIDEGATE_OTLP", value_parser = url)]
+    #[arg(long, value_name = "URL", env = "TIDEGATE_OTLP", value_parser = url, hide_short_help = true)]
     otlp: Option<String>,
     /// How to speak to the collector [default: by its port]
-    #[arg(long, value_name = "PROTOCOL", env = "TIDEGATE_OTLP_PROTOCOL")]
+    #[arg(long, value_name = "PROTOCOL", env = "TIDEGATE_OTLP_PROTOCOL", hide_short_help = true)]
     otlp_protocol: Option<ProtocolOption>,
     /// The part of the requests over HTTP and gRPC that is traced, from 0 to 1 [default: 0.01]
     ///
     /// It goes for requests without a `traceparent`: one that has it is traced if its trace is. Without this option
     /// OTEL_TRACES_SAMPLER decides where it is set.
-    #[arg(long, value_name = "RATIO", env = "TIDEGATE_OTLP_SAMPLE", value_parser = ratio)]
+    #[arg(long, value_name = "RATIO", env = "TIDEGATE_OTLP_SAMPLE", value_parser = ratio, hide_short_help = true)]
     otlp_sample: Option<f64>,
 }
 

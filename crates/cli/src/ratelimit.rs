@@ -8,7 +8,11 @@ use std::{env, ffi::OsString, path::Path, time::Duration};
 /// A program or a link with the name `ratelimit` does the same. The book has a table of the variables (From envoyproxy/ratelimit). Those that
 /// have no effect are named in one line at the start.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Print the options of serve that the variables stand for, one in a line, and exit
+    #[arg(long = "options")]
+    _options: bool,
+}
 
 /// Variables without an effect, and what to use instead.
 const WITHOUT_EFFECT: [(&str, &str); 16] = [
@@ -38,14 +42,22 @@ pub fn arguments(given: Vec<OsString>) -> Vec<OsString> {
     let is_called = given
         .first()
         .is_some_and(|program| Path::new(program).file_stem().is_some_and(|stem| stem == "ratelimit"));
-    let is_named = given.len() == 2 && given[1] == "ratelimit";
-    if !(is_named || is_called && given.len() == 1) {
-        return given;
-    }
-    match options(|name| env::var(name).ok().filter(|value| !value.is_empty())) {
+    let after = given.get(1).is_some_and(|command| command == "ratelimit").then(|| &given[2..]);
+    let prints = match after.or(given.get(1..).filter(|_| is_called)) {
+        Some([]) => false,
+        Some([only]) if only == "--options" => true,
+        _ => return given,
+    };
+    match options() {
         Ok((options, ignored)) => {
             if !ignored.is_empty() {
                 eprintln!("tidegate: without effect: {}", ignored.join("; "));
+            }
+            if prints {
+                options
+                    .chunk_by(|_, next| !next.starts_with("--"))
+                    .for_each(|line| println!("{}", line.join(" ")));
+                std::process::exit(0);
             }
             let program = given.into_iter().next();
             program.into_iter().chain(options.into_iter().map(OsString::from)).collect()
@@ -57,11 +69,21 @@ pub fn arguments(given: Vec<OsString>) -> Vec<OsString> {
     }
 }
 
+/// The value of a variable that is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn or(name: &str, usual: &str) -> String {
+    variable(name).unwrap_or_else(|| usual.to_owned())
+}
+
+fn is_on(name: &str) -> bool {
+    variable(name).is_some_and(|value| matches!(&*value, "true" | "1" | "TRUE" | "t"))
+}
+
 /// The options of `serve`, and the variables that have no effect.
-fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Vec<String>), String> {
-    let or = |name: &str, usual: &str| variable(name).unwrap_or_else(|| usual.to_owned());
-    let is_on =
-        |name: &str| variable(name).is_some_and(|value| matches!(&*value, "true" | "1" | "TRUE" | "t"));
+fn options() -> Result<(Vec<String>, Vec<String>), String> {
     let all = |address: &str| match address.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
         None => address.to_owned(),
@@ -82,11 +104,11 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
     let metrics = (has_stats && is_on("USE_PROMETHEUS")).then(|| all(&or("PROMETHEUS_ADDR", ":9090")));
     let debug = || format!("{}:{}", or("DEBUG_HOST", "127.0.0.1"), or("DEBUG_PORT", "6070"));
     give("admin", metrics.clone().unwrap_or_else(debug));
-    if has_stats && let Some(statsd) = statsd(&variable, &or, &is_on) {
+    if has_stats && let Some(statsd) = statsd() {
         give("envoy-statsd", statsd);
     }
     if cfg!(feature = "otlp") && is_on("TRACING_ENABLED") {
-        for (option, value) in tracing(&variable, &or) {
+        for (option, value) in tracing() {
             give(option, value);
         }
     }
@@ -101,17 +123,17 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
             let path = below.join(or("RUNTIME_APPDIRECTORY", "config"));
             give("envoy-config", path.to_string_lossy().into_owned());
         }
-        "GRPC_XDS_SOTW" => give("envoy-xds", control_plane(&variable, &or, &is_on)),
+        "GRPC_XDS_SOTW" => give("envoy-xds", control_plane()),
         other => return Err(format!("CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW")),
     }
     if is_on("GRPC_SERVER_USE_TLS") {
-        for (option, value) in tls(&variable)? {
+        for (option, value) in tls()? {
             give(option, value);
         }
     }
     match &*or("BACKEND_TYPE", "redis") {
         "redis" => {
-            for (option, value) in store(&variable, &or, &is_on)? {
+            for (option, value) in store()? {
                 give(option, value);
             }
         }
@@ -159,7 +181,7 @@ fn options(variable: impl Fn(&str) -> Option<String>) -> Result<(Vec<String>, Ve
 }
 
 /// TLS on gRPC, and what clients need.
-fn tls(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<(&'static str, String)>, String> {
+fn tls() -> Result<Vec<(&'static str, String)>, String> {
     let file = |name: &str| variable(name).ok_or(format!("GRPC_SERVER_USE_TLS needs {name}"));
     let mut options = vec![
         ("tls-cert", file("GRPC_SERVER_TLS_CERT")?),
@@ -174,11 +196,7 @@ fn tls(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<(&'static str, 
 }
 
 /// Where counters are sent. There, `USE_STATSD` is on unless it is false, and no two of the three work together.
-fn statsd(
-    variable: &impl Fn(&str) -> Option<String>,
-    or: &impl Fn(&str, &str) -> String,
-    is_on: &impl Fn(&str) -> bool,
-) -> Option<String> {
+fn statsd() -> Option<String> {
     let scheme = if is_on("USE_DOG_STATSD") {
         "dogstatsd"
     } else if is_on("USE_STATSD") || variable("USE_STATSD").is_none() && !is_on("USE_PROMETHEUS") {
@@ -196,10 +214,7 @@ fn statsd(
 }
 
 /// Where traces are sent, and how many.
-fn tracing(
-    variable: &impl Fn(&str) -> Option<String>,
-    or: &impl Fn(&str, &str) -> String,
-) -> Vec<(&'static str, String)> {
+fn tracing() -> Vec<(&'static str, String)> {
     let is_grpc = or("TRACING_EXPORTER_PROTOCOL", "http").eq_ignore_ascii_case("grpc");
     let (protocol, port) = if is_grpc { ("grpc", 4317) } else { ("http", 4318) };
     let here = ("otlp", format!("http://localhost:{port}"));
@@ -208,11 +223,7 @@ fn tracing(
     endpoint.into_iter().chain(rest).collect()
 }
 
-fn control_plane(
-    variable: &impl Fn(&str) -> Option<String>,
-    or: &impl Fn(&str, &str) -> String,
-    is_on: &impl Fn(&str) -> bool,
-) -> String {
+fn control_plane() -> String {
     let server = or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
     let uses_tls = is_on("CONFIG_GRPC_XDS_SERVER_USE_TLS");
     let mut query = url::form_urlencoded::Serializer::new(String::new());
@@ -250,11 +261,7 @@ fn control_plane(
 }
 
 /// The store with its options; none if all limits are counted in memory.
-fn store(
-    variable: &impl Fn(&str) -> Option<String>,
-    or: &impl Fn(&str, &str) -> String,
-    is_on: &impl Fn(&str) -> bool,
-) -> Result<Vec<(&'static str, String)>, String> {
+fn store() -> Result<Vec<(&'static str, String)>, String> {
     let Some(servers) = variable("REDIS_URL") else { return Ok(Vec::new()) };
     let uses_tls = is_on("REDIS_TLS") || or("REDIS_SOCKET_TYPE", "tcp") == "tls";
     let encoded = |text: &str| {
@@ -310,184 +317,4 @@ fn store(
     });
     let all = [("store", Some(address)), ("store-prefix", prefix), ("store-deadline", deadline)];
     Ok(all.into_iter().filter_map(|(option, value)| Some((option, value?))).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(variables: &[(&str, &str)]) -> Result<(String, Vec<String>), String> {
-        let find = |name: &str| {
-            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
-        };
-        options(find).map(|(options, ignored)| (options.join(" "), ignored))
-    }
-
-    #[test]
-    fn the_environment_that_envoy_gateway_sets_is_understood() {
-        let (options, ignored) = of(&[
-            ("RUNTIME_ROOT", "/data"),
-            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-            ("RUNTIME_IGNOREDOTFILES", "true"),
-            ("RUNTIME_WATCH_ROOT", "false"),
-            ("LOG_LEVEL", "info"),
-            ("USE_STATSD", "false"),
-            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-            ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
-            ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
-            ("GRPC_SERVER_USE_TLS", "true"),
-            ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
-            ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
-            ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
-            ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
-            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
-            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
-            ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
-            ("REDIS_SOCKET_TYPE", "tcp"),
-            ("REDIS_URL", "redis.redis-system:6379"),
-            ("USE_PROMETHEUS", "true"),
-            ("PROMETHEUS_ADDR", ":19001"),
-        ])
-        .unwrap();
-        assert_eq!(
-            options,
-            "serve --insecure --envoy-without-reasons --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 0.0.0.0:19001 --log-level info \
-             --envoy-xds https://envoy-gateway:18001?node=envoy-ratelimit&cert=%2Fcerts%2Ftls.crt&key=%2Fcerts%2Ftls.key&ca=%2Fcerts%2Fca.crt \
-             --tls-cert /certs/tls.crt --tls-key /certs/tls.key --tls-listeners grpc --store redis://redis.redis-system:6379 --open-metrics \
-             --envoy-metric-names"
-        );
-        assert_eq!(ignored, Vec::<String>::new());
-    }
-
-    #[test]
-    fn without_any_variable_it_serves_the_files_of_its_usual_directory_from_memory() {
-        let (options, _) = of(&[]).unwrap();
-        assert_eq!(
-            options,
-            "serve --insecure --envoy-without-reasons --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 127.0.0.1:6070 \
-             --envoy-statsd tcp://localhost:8125?interval=10s --log-level warn --envoy-config /srv/runtime_data/current/config"
-        );
-    }
-
-    #[test]
-    fn stores_are_addressed_as_they_are_there() {
-        let store = |variables: &[(&str, &str)]| {
-            let options = of(variables).unwrap().0;
-            options.split_once("--store ").map(|(_, store)| store.to_owned())
-        };
-        let url = |url| ("REDIS_URL", url);
-        assert_eq!(store(&[url("a:1"), ("REDIS_AUTH", "p@ss")]).as_deref(), Some("redis://:p%40ss@a:1"));
-        let socket = [url("/run/redis.sock"), ("REDIS_SOCKET_TYPE", "unix")];
-        assert_eq!(store(&socket).as_deref(), Some("redis+unix:///run/redis.sock"));
-        let timed = |timeout| store(&[url("a"), ("CACHE_KEY_PREFIX", "edge:"), ("REDIS_TIMEOUT", timeout)]);
-        let expected = "redis://a --store-prefix edge --store-deadline 100ms";
-        assert_eq!(timed("100ms").as_deref(), Some(expected));
-        assert!(timed("10s").unwrap().ends_with("--store-deadline 5s"));
-        let with_login = [&socket[..], &[("REDIS_AUTH", "ops:a b")]].concat();
-        assert_eq!(store(&with_login).as_deref(), Some("redis+unix:///run/redis.sock?user=ops&pass=a%20b"));
-        let cluster = [url("a:1,b:2"), ("REDIS_TYPE", "CLUSTER"), ("REDIS_AUTH", "user:word")];
-        assert_eq!(store(&cluster).as_deref(), Some("redis+cluster://user:word@a:1,b:2"));
-        let sentinels = [
-            url("main,a:1,b:2"),
-            ("REDIS_TYPE", "sentinel"),
-            ("REDIS_TLS", "true"),
-            ("REDIS_TLS_CACERT", "/ca"),
-        ];
-        assert_eq!(store(&sentinels).as_deref(), Some("rediss+sentinel://a:1,b:2/main?ca=/ca"));
-        let with_login = [&sentinels[..], &[("REDIS_SENTINEL_AUTH", "ops:a b")]].concat();
-        let expected = "rediss+sentinel://a:1,b:2/main?ca=/ca&sentinel_username=ops&sentinel_password=a%20b";
-        assert_eq!(store(&with_login).as_deref(), Some(expected));
-    }
-
-    #[test]
-    #[cfg(feature = "otlp")]
-    fn traces_go_to_the_collector() {
-        let given = |variables: &[(&str, &str)]| {
-            let options = of(variables).unwrap().0;
-            let (before, _) = options.split_once(" --log-level").unwrap();
-            before.split_once("10s ").map(|(_, given)| given.to_owned())
-        };
-        let on = ("TRACING_ENABLED", "true");
-        let here = "--otlp http://localhost:4318 --otlp-protocol http --otlp-sample 1";
-        assert_eq!(given(&[on]).as_deref(), Some(here));
-        let there = [on, ("TRACING_EXPORTER_PROTOCOL", "gRPC"), ("TRACING_SAMPLING_RATE", "0.5")];
-        let there = [&there[..], &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4317")]].concat();
-        assert_eq!(given(&there).as_deref(), Some("--otlp-protocol grpc --otlp-sample 0.5"));
-        assert_eq!(given(&[("TRACING_SAMPLING_RATE", "0.5")]), None);
-    }
-
-    #[test]
-    fn counters_go_to_statsd_unless_they_are_for_prometheus() {
-        let statsd = |variables: &[(&str, &str)]| {
-            let options = of(variables).unwrap().0;
-            let (_, after) = options.split_once("--envoy-statsd ")?;
-            Some(after.split(' ').next().unwrap().to_owned())
-        };
-        let place = [("STATSD_HOST", "statsd"), ("STATSD_PORT", "9125"), ("STATSD_PROTOCOL", "udp")];
-        assert_eq!(statsd(&place).as_deref(), Some("udp://statsd:9125?interval=10s"));
-        let tags =
-            [("USE_DOG_STATSD", "true"), ("EXTRA_TAGS", "zone:a,app:b"), ("STATS_FLUSH_INTERVAL", "1m30s")];
-        let expected = "dogstatsd://localhost:8125?interval=1m30s&tag=zone%3Aa&tag=app%3Ab";
-        assert_eq!(statsd(&tags).as_deref(), Some(expected));
-        assert_eq!(statsd(&[("USE_STATSD", "false")]), None);
-        assert_eq!(statsd(&[("USE_PROMETHEUS", "true")]), None);
-        assert!(statsd(&[("USE_PROMETHEUS", "true"), ("USE_STATSD", "true")]).is_some());
-        let (none, _) =
-            of(&[("DISABLE_STATS", "true"), ("USE_PROMETHEUS", "true"), ("DEBUG_HOST", "0.0.0.0")]).unwrap();
-        assert!(
-            !none.contains("statsd") && !none.contains("metric") && none.contains("--admin 0.0.0.0:6070"),
-            "{none}"
-        );
-    }
-
-    #[test]
-    fn modes_and_header_fields_are_those_of_its_environment() {
-        let given = |variables: &[(&str, &str)]| {
-            let options = of(variables).unwrap().0;
-            options.split_once("/current/config").unwrap().1.trim().to_owned()
-        };
-        assert_eq!(given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]), "--envoy-shadow --envoy-quota");
-        assert_eq!(given(&[("RESPONSE_DYNAMIC_METADATA", "true")]), "--envoy-metadata");
-        assert_eq!(given(&[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]), "--envoy-await-rules");
-        let counting = [("MERGE_DOMAIN_CONFIG", "true"), ("NEAR_LIMIT_RATIO", "0.9")];
-        assert_eq!(given(&counting), "--envoy-near-limit 0.9 --envoy-merge-domains");
-        let socket = of(&[("GRPC_UDS", "/run/grpc.sock"), ("GRPC_PORT", "1")]).unwrap().0;
-        assert!(socket.contains("--grpc unix:/run/grpc.sock --resp"), "{socket}");
-        let ages = [("GRPC_MAX_CONNECTION_AGE", "1h30m"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "5m")];
-        assert_eq!(given(&ages), "--grpc-max-age 1h30m --grpc-max-age-grace 5m");
-        let stops = [("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")];
-        assert_eq!(given(&stops), "--envoy-consume all-or-none");
-        assert_eq!(given(&[("SHADOW_MODE", "false"), ("LIMIT_LIMIT_HEADER", "x-limit")]), "");
-        let headers = ("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
-        assert_eq!(
-            given(&[headers]),
-            "--envoy-header-names RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset"
-        );
-        let names = given(&[headers, ("LIMIT_LIMIT_HEADER", "x-limit")]);
-        assert_eq!(names, "--envoy-header-names x-limit,RateLimit-Remaining,RateLimit-Reset");
-    }
-
-    #[test]
-    fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
-        let (_, ignored) =
-            of(&[("REDIS_PERSECOND", "true"), ("PROMETHEUS_MAPPER_YAML", "/a"), ("REDIS_POOL_SIZE", "0")])
-                .unwrap();
-        assert_eq!(ignored.len(), 2);
-        assert!(ignored[1].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
-        for (variables, says) in [
-            (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
-            (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),
-            (&[("GRPC_SERVER_USE_TLS", "true")], "needs GRPC_SERVER_TLS_CERT"),
-            (&[("REDIS_URL", "a"), ("REDIS_TYPE", "RING")], "SINGLE, CLUSTER or SENTINEL"),
-            (&[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "unix")], "must be the path of a socket"),
-            (
-                &[("REDIS_URL", "/a"), ("REDIS_SOCKET_TYPE", "unix"), ("REDIS_TYPE", "CLUSTER")],
-                "must be SINGLE",
-            ),
-        ] {
-            let said = of(variables).unwrap_err();
-            assert!(said.contains(says), "{said}");
-        }
-    }
 }

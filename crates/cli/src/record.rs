@@ -8,10 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{
-    client::{ClientError, How, Target},
-    values::{Address, server},
-};
+use crate::client::{AdminTarget, ClientError, path};
 
 /// Write what a server has traced to a file, for `tidegate simulate`
 ///
@@ -25,11 +22,8 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
-    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
-    server: Address,
     #[command(flatten)]
-    how: How,
+    target: AdminTarget,
     /// The file, which is replaced when the whole trace has arrived; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -76,15 +70,11 @@ fn to_file(args: &Args, path: &Path) -> Result<(), String> {
 }
 
 fn read(args: &Args, out: &mut dyn Write) -> Result<(), String> {
-    let encoded = |name: &str| {
-        percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
-    };
-    let limit = args.limit.as_deref().map(|name| format!("limit={}", encoded(name)));
-    let seconds = args.seconds.map(|seconds| format!("seconds={seconds}"));
-    let names = args.without_names.then(|| "names=false".to_owned());
-    let query: Vec<String> = limit.into_iter().chain(seconds).chain(names).collect();
-    let path = format!("/v1/trace?{}", query.join("&"));
-    let target = Target::admin(&args.server, &args.how);
+    let (seconds, names) =
+        (args.seconds.map(|seconds| seconds.to_string()), args.without_names.then(|| "false".to_owned()));
+    let fields = [("limit", args.limit.as_ref()), ("seconds", seconds.as_ref()), ("names", names.as_ref())];
+    let path = path("/v1/trace", fields);
+    let target = args.target.target();
     let copied =
         target.read(&path, |body| copy(body, out)).map_err(|error: ClientError| error.to_string())?;
     match copied {

@@ -237,3 +237,178 @@ fn the_command_needs_no_link_and_says_which_variable_is_wrong() {
     let help = tidegate().args(["ratelimit", "--help"]).output().unwrap();
     assert!(String::from_utf8(help.stdout).unwrap().contains("envoyproxy/ratelimit"));
 }
+
+/// The options of `serve` that an environment stands for, and the variables without effect; or why it stands for none.
+fn of(variables: &[(&str, &str)]) -> Result<(String, Vec<String>), String> {
+    let output = tidegate()
+        .args(["ratelimit", "--options"])
+        .env_clear()
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let [out, said] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    if output.status.code() == Some(2) {
+        return Err(said);
+    }
+    let ignored = said.strip_prefix("tidegate: without effect: ").unwrap_or_default().trim();
+    let ignored = ignored.split("; ").filter(|one| !one.is_empty()).map(str::to_owned).collect();
+    Ok((out.trim_end().replace('\n', " "), ignored))
+}
+
+#[test]
+fn the_environment_that_envoy_gateway_sets_is_understood() {
+    let (options, ignored) = of(&[
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("LOG_LEVEL", "info"),
+        ("USE_STATSD", "false"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
+        ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
+        ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_URL", "redis.redis-system:6379"),
+        ("USE_PROMETHEUS", "true"),
+        ("PROMETHEUS_ADDR", ":19001"),
+    ])
+    .unwrap();
+    assert_eq!(
+        options,
+        "serve --insecure --envoy-without-reasons --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 0.0.0.0:19001 --log-level info \
+         --envoy-xds https://envoy-gateway:18001?node=envoy-ratelimit&cert=%2Fcerts%2Ftls.crt&key=%2Fcerts%2Ftls.key&ca=%2Fcerts%2Fca.crt \
+         --tls-cert /certs/tls.crt --tls-key /certs/tls.key --tls-listeners grpc --store redis://redis.redis-system:6379 --open-metrics \
+         --envoy-metric-names"
+    );
+    assert_eq!(ignored, Vec::<String>::new());
+}
+
+#[test]
+fn without_any_variable_it_serves_the_files_of_its_usual_directory_from_memory() {
+    let (options, _) = of(&[]).unwrap();
+    assert_eq!(
+        options,
+        "serve --insecure --envoy-without-reasons --http 0.0.0.0:8080 --grpc 0.0.0.0:8081 --resp off --admin 127.0.0.1:6070 \
+         --envoy-statsd tcp://localhost:8125?interval=10s --log-level warn --envoy-config /srv/runtime_data/current/config"
+    );
+}
+
+#[test]
+fn stores_are_addressed_as_they_are_there() {
+    let store = |variables: &[(&str, &str)]| {
+        let options = of(variables).unwrap().0;
+        options.split_once("--store ").map(|(_, store)| store.to_owned())
+    };
+    let url = |url| ("REDIS_URL", url);
+    assert_eq!(store(&[url("a:1"), ("REDIS_AUTH", "p@ss")]).as_deref(), Some("redis://:p%40ss@a:1"));
+    let socket = [url("/run/redis.sock"), ("REDIS_SOCKET_TYPE", "unix")];
+    assert_eq!(store(&socket).as_deref(), Some("redis+unix:///run/redis.sock"));
+    let timed = |timeout| store(&[url("a"), ("CACHE_KEY_PREFIX", "edge:"), ("REDIS_TIMEOUT", timeout)]);
+    let expected = "redis://a --store-prefix edge --store-deadline 100ms";
+    assert_eq!(timed("100ms").as_deref(), Some(expected));
+    assert!(timed("10s").unwrap().ends_with("--store-deadline 5s"));
+    let with_login = [&socket[..], &[("REDIS_AUTH", "ops:a b")]].concat();
+    assert_eq!(store(&with_login).as_deref(), Some("redis+unix:///run/redis.sock?user=ops&pass=a%20b"));
+    let cluster = [url("a:1,b:2"), ("REDIS_TYPE", "CLUSTER"), ("REDIS_AUTH", "user:word")];
+    assert_eq!(store(&cluster).as_deref(), Some("redis+cluster://user:word@a:1,b:2"));
+    let sentinels =
+        [url("main,a:1,b:2"), ("REDIS_TYPE", "sentinel"), ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/ca")];
+    assert_eq!(store(&sentinels).as_deref(), Some("rediss+sentinel://a:1,b:2/main?ca=/ca"));
+    let with_login = [&sentinels[..], &[("REDIS_SENTINEL_AUTH", "ops:a b")]].concat();
+    let expected = "rediss+sentinel://a:1,b:2/main?ca=/ca&sentinel_username=ops&sentinel_password=a%20b";
+    assert_eq!(store(&with_login).as_deref(), Some(expected));
+}
+
+#[test]
+#[cfg(feature = "otlp")]
+fn traces_go_to_the_collector() {
+    let given = |variables: &[(&str, &str)]| {
+        let options = of(variables).unwrap().0;
+        let (before, _) = options.split_once(" --log-level").unwrap();
+        before.split_once("10s ").map(|(_, given)| given.to_owned())
+    };
+    let on = ("TRACING_ENABLED", "true");
+    let here = "--otlp http://localhost:4318 --otlp-protocol http --otlp-sample 1";
+    assert_eq!(given(&[on]).as_deref(), Some(here));
+    let there = [on, ("TRACING_EXPORTER_PROTOCOL", "gRPC"), ("TRACING_SAMPLING_RATE", "0.5")];
+    let there = [&there[..], &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4317")]].concat();
+    assert_eq!(given(&there).as_deref(), Some("--otlp-protocol grpc --otlp-sample 0.5"));
+    assert_eq!(given(&[("TRACING_SAMPLING_RATE", "0.5")]), None);
+}
+
+#[test]
+fn counters_go_to_statsd_unless_they_are_for_prometheus() {
+    let statsd = |variables: &[(&str, &str)]| {
+        let options = of(variables).unwrap().0;
+        let (_, after) = options.split_once("--envoy-statsd ")?;
+        Some(after.split(' ').next().unwrap().to_owned())
+    };
+    let place = [("STATSD_HOST", "statsd"), ("STATSD_PORT", "9125"), ("STATSD_PROTOCOL", "udp")];
+    assert_eq!(statsd(&place).as_deref(), Some("udp://statsd:9125?interval=10s"));
+    let tags =
+        [("USE_DOG_STATSD", "true"), ("EXTRA_TAGS", "zone:a,app:b"), ("STATS_FLUSH_INTERVAL", "1m30s")];
+    let expected = "dogstatsd://localhost:8125?interval=1m30s&tag=zone%3Aa&tag=app%3Ab";
+    assert_eq!(statsd(&tags).as_deref(), Some(expected));
+    assert_eq!(statsd(&[("USE_STATSD", "false")]), None);
+    assert_eq!(statsd(&[("USE_PROMETHEUS", "true")]), None);
+    assert!(statsd(&[("USE_PROMETHEUS", "true"), ("USE_STATSD", "true")]).is_some());
+    let (none, _) =
+        of(&[("DISABLE_STATS", "true"), ("USE_PROMETHEUS", "true"), ("DEBUG_HOST", "0.0.0.0")]).unwrap();
+    assert!(
+        !none.contains("statsd") && !none.contains("metric") && none.contains("--admin 0.0.0.0:6070"),
+        "{none}"
+    );
+}
+
+#[test]
+fn modes_and_header_fields_are_those_of_its_environment() {
+    let given = |variables: &[(&str, &str)]| {
+        let options = of(variables).unwrap().0;
+        options.split_once("/current/config").unwrap().1.trim().to_owned()
+    };
+    assert_eq!(given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]), "--envoy-shadow --envoy-quota");
+    assert_eq!(given(&[("RESPONSE_DYNAMIC_METADATA", "true")]), "--envoy-metadata");
+    assert_eq!(given(&[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]), "--envoy-await-rules");
+    let counting = [("MERGE_DOMAIN_CONFIG", "true"), ("NEAR_LIMIT_RATIO", "0.9")];
+    assert_eq!(given(&counting), "--envoy-near-limit 0.9 --envoy-merge-domains");
+    let socket = of(&[("GRPC_UDS", "/run/grpc.sock"), ("GRPC_PORT", "1")]).unwrap().0;
+    assert!(socket.contains("--grpc unix:/run/grpc.sock --resp"), "{socket}");
+    let ages = [("GRPC_MAX_CONNECTION_AGE", "1h30m"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "5m")];
+    assert_eq!(given(&ages), "--grpc-max-age 1h30m --grpc-max-age-grace 5m");
+    let stops = [("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")];
+    assert_eq!(given(&stops), "--envoy-consume all-or-none");
+    assert_eq!(given(&[("SHADOW_MODE", "false"), ("LIMIT_LIMIT_HEADER", "x-limit")]), "");
+    let headers = ("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
+    assert_eq!(given(&[headers]), "--envoy-header-names RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset");
+    let names = given(&[headers, ("LIMIT_LIMIT_HEADER", "x-limit")]);
+    assert_eq!(names, "--envoy-header-names x-limit,RateLimit-Remaining,RateLimit-Reset");
+}
+
+#[test]
+fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
+    let (_, ignored) =
+        of(&[("REDIS_PERSECOND", "true"), ("PROMETHEUS_MAPPER_YAML", "/a"), ("REDIS_POOL_SIZE", "0")])
+            .unwrap();
+    assert_eq!(ignored.len(), 2);
+    assert!(ignored[1].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
+    for (variables, says) in [
+        (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
+        (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),
+        (&[("GRPC_SERVER_USE_TLS", "true")], "needs GRPC_SERVER_TLS_CERT"),
+        (&[("REDIS_URL", "a"), ("REDIS_TYPE", "RING")], "SINGLE, CLUSTER or SENTINEL"),
+        (&[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "unix")], "must be the path of a socket"),
+        (&[("REDIS_URL", "/a"), ("REDIS_SOCKET_TYPE", "unix"), ("REDIS_TYPE", "CLUSTER")], "must be SINGLE"),
+    ] {
+        let said = of(variables).unwrap_err();
+        assert!(said.contains(says), "{said}");
+    }
+}

@@ -5,7 +5,7 @@
 mod program;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -318,4 +318,53 @@ fn the_reference_has_everything_that_the_program_has() {
         );
     }
     assert_eq!(written.lines().count(), page.lines().count(), "write the page again");
+}
+
+#[test]
+fn the_help_of_serve_is_one_page_and_the_long_one_has_every_option_in_a_group() {
+    let run = |option| tidegate().args(["serve", option]).env("COLUMNS", "100").output().unwrap().stdout;
+    let short = String::from_utf8(run("-h")).unwrap();
+    assert!(short.lines().count() <= 60, "{} lines\n{short}", short.lines().count());
+    let long = String::from_utf8(run("--help")).unwrap();
+    let (options, groups) = long.split_once("\nOptions:\n").unwrap().1.split_once("\n\nHTTP:\n").unwrap();
+    let is_option = |line: &&str| line.starts_with("      --") || line.starts_with("  -");
+    let general: Vec<&str> = options.lines().filter(is_option).map(str::trim).collect();
+    assert_eq!(general, ["--config <FILE>", "-h, --help", "-V, --version"]);
+    assert!(groups.lines().filter(is_option).count() > 70, "{groups}");
+    // Paragraphs wrap, and examples stay.
+    assert!(long.contains("\n            http: 0.0.0.0:8080\n            tls-cert: "), "{long}");
+    let prose = long.split_once("Without --rules,").unwrap().1.split_once("[env:").unwrap().0;
+    assert!(
+        prose.split_whitespace().eq("the server has only the limits of these files.".split(' ')),
+        "{prose}"
+    );
+}
+
+#[test]
+fn an_option_has_one_form_in_all_commands() {
+    let mut forms: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for command in commands().iter().filter(|command| command[0] != "`help`") {
+        let command = command[0].trim_matches('`');
+        let usage = help(&[command]);
+        let usage = usage.lines().find(|line| line.starts_with("Usage:")).unwrap();
+        assert!(!usage.replace("--server <ADDR>", "").contains("<ADDR>"), "{usage}");
+        for option in options(command) {
+            // In a help without paragraphs the text follows on the same line.
+            let option = option[0].trim_matches('`').split("  ").next().unwrap_or_default();
+            let Some((_, long)) = option.split_once("--") else { continue };
+            let (name, value) = long.split_once(' ').unwrap_or((long, ""));
+            // A server is named by --server, what is printed by --format, and a time by --from and --to.
+            let others = ["json", "output-format", "url", "host", "since", "until", "start", "end-time"];
+            assert!(!others.contains(&name), "{command} --{name}");
+            assert!(name != "server" || value == "<ADDR>", "{command} --server {value}");
+            // The same name takes the same values.
+            forms.entry(name.to_owned()).or_default().insert(value.trim_end_matches("...").to_owned());
+        }
+    }
+    forms.retain(|_, values| values.len() > 1);
+    // The name of a limit, where `simulate` tries candidates.
+    forms.remove("limit");
+    assert!(forms.is_empty(), "{forms:?}");
+    let simulate = help(&["simulate"]);
+    assert!(!simulate.contains('`') && !simulate.contains("<http"), "{simulate}");
 }

@@ -10,6 +10,8 @@ use std::{
 };
 
 use serde_json::Value;
+use tidegate_core::Policy;
+use tidegate_server::rules;
 
 /// Five concurrent requests of one client, twice: at the end of a window of 10 s and at the start of the next; and one request
 /// of another client.
@@ -742,4 +744,27 @@ fn a_key_that_has_nearly_everything_is_warned_of() {
     let rules = file("proxy.yaml", "limits: [{name: each, limit: 5/1s}]");
     let told = warned(&["--rules", rules.to_str().unwrap()]);
     assert!(told.contains("each: the key 10.0.0.1 has 190 of 200"), "{told}");
+}
+
+#[test]
+fn every_option_of_the_rules_is_replayed_as_it_is_served() {
+    let log = file("options.log", log());
+    for policy in [
+        "algorithm: fixed-window, limit: 5/10s, first_hit: true, count_denied: true",
+        "algorithm: fixed-window, limit: 5/month, time_zone: Europe/Berlin, starts: 15",
+        "algorithm: sliding-log, limit: 5/500ms, closed: true",
+        "algorithm: sliding-window, limit: 5/2h, slots: 60, mode: balanced",
+        "algorithm: sliding-window, limit: 5/2h, slots: 60",
+        "algorithm: sliding-counter, limit: 5/1d",
+        "algorithm: token-bucket, limit: 5/1m30s, burst: 20",
+        "algorithm: leaky-bucket, limit: 5/1s, max_wait: 1m250ms",
+    ] {
+        let rules = file("options.yaml", format!("limits: [{{name: x, {policy}}}]"));
+        let found = document(&[log.to_str().unwrap(), "--rules", rules.to_str().unwrap()]);
+        let trial = &found["trials"][0];
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let replayed = format!("{} {}", text(&trial["results"][0]["algorithm"]), text(&trial["limit"]));
+        let served = rules::parse_policy(&format!("{{{policy}}}")).unwrap().policy().unwrap();
+        assert_eq!(replayed.parse::<Policy>().unwrap(), served, "{policy}");
+    }
 }

@@ -2,6 +2,8 @@
 #![cfg(feature = "top")]
 
 mod program;
+#[cfg(target_os = "linux")]
+mod terminal;
 
 use std::fs;
 
@@ -162,4 +164,175 @@ fn a_trace_that_cannot_be_had_is_told_with_what_to_do() {
     assert!(run(&["simulate", cut.to_str().unwrap(), "--limit", "1/1s"]).2.contains("format 9"));
     assert_eq!(run(&["serve", "--trace-keys", "10"]).0, Some(2));
     assert_eq!(run(&["serve", "--trace-keys", "10%", "--trace-memory", "1KiB"]).0, Some(2));
+}
+
+#[cfg(target_os = "linux")]
+mod on_a_terminal {
+    use serde_json::{Value, json};
+
+    use super::{
+        said,
+        terminal::{Control, Terminal},
+    };
+
+    const ENTER: &str = "\r";
+    const ESC: &str = "\u{1b}";
+    const BACKSPACE: &str = "\u{7f}";
+
+    fn limit(name: &str, admitted: f64, denied: f64, key: &str) -> Value {
+        json!({
+            "name": name, "algorithm": "token-bucket", "quota": "100/1m", "options": "burst: 20", "global": false,
+            "shadow": name == "trial", "sharing": "local", "keys": 12, "max_keys": 1000, "bytes": 4096, "allowed": 900,
+            "delayed": 0, "denied": 100, "shadow_denied": 7, "errors": 0, "admitted_per_second": admitted,
+            "denied_per_second": denied, "recent": {"end": 9, "admitted": vec![1; 60], "denied": (0..60).collect::<Vec<_>>()},
+            "heaviest": {"key": key, "share": 0.25},
+        })
+    }
+
+    fn control() -> Control {
+        let limits = vec![
+            limit("per-ip", 120.0, 0.5, "10.0.0.1"),
+            limit("logins", 3.0, 40.0, "eve\u{1b}[31m"),
+            limit("trial", 12_345.0, 12.0, "alice"),
+        ];
+        let top = json!({
+            "limit_name": "logins", "seconds": 61.0, "one_in": 4, "names": 1000, "requests": 10, "denials": 5,
+            "asked_most": [{"key": "bob", "count": 90, "at_least": 80, "at_most": 100}],
+            "denied_most": [
+                {"key": "eve", "count": 40, "at_least": 40, "at_most": 40},
+                {"key": "\u{fffd}", "not_utf8": true, "count": 3, "at_least": 3, "at_most": 3},
+            ],
+        });
+        let standing = json!({
+            "allowed": false, "limit": 20, "remaining": 0, "retry_after_ms": 1_500, "reset_after_ms": 60_000,
+        });
+        Control::new(limits, top, standing)
+    }
+
+    /// The names in the table, from above.
+    fn names(lines: &[String]) -> Vec<&str> {
+        lines[3..6].iter().filter_map(|line| line.split_whitespace().next()).collect()
+    }
+
+    #[test]
+    fn the_overview_fits_80_by_24_with_most_denied_first_and_no_control_characters() {
+        let control = control();
+        let mut top = Terminal::new(&control, 80, 24);
+        let lines = top.after("", &["per-ip", "q quit"]);
+        assert_eq!(lines[0], format!("tidegate 0.1.0  {}  store up, 3 servers", control.address));
+        assert_eq!(lines[1], "3 of 3 limits by denied per second");
+        assert_eq!(lines[23], "Enter open  s sort  / filter  q quit");
+        for (line, words) in [
+            (2, ["LIMIT", "ADMIT/s", "DENIED", "HEAVIEST"]),
+            (3, ["logins", "100/1m", "40.0", "93%"]),
+            (4, ["trial", "12.3k", "12.0", "25% alice"]),
+            (5, ["per-ip", "120", "0.5", "25% 10.0"]),
+        ] {
+            assert!(words.iter().all(|word| lines[line].contains(word)), "{words:?} in {:?}", lines[line]);
+        }
+        // The escape sequence in the key is text.
+        assert!(lines[3].contains("eve") && lines[3].ends_with("[31m"), "{lines:?}");
+        assert_eq!(top.ends("q"), Some(0));
+    }
+
+    #[test]
+    fn limits_are_sorted_and_filtered_and_a_filter_can_be_removed() {
+        let mut top = Terminal::new(&control(), 80, 24);
+        assert_eq!(names(&top.after("", &["by denied per second"])), ["logins", "trial", "per-ip"]);
+        for (by, expected) in [
+            ("share denied", ["logins", "per-ip", "trial"]),
+            ("admitted per second", ["trial", "per-ip", "logins"]),
+            ("name", ["logins", "per-ip", "trial"]),
+        ] {
+            assert_eq!(names(&top.after("s", &[&format!("limits by {by}")])), expected, "{by}");
+        }
+        top.after("/q-ip", &["filter: q-ip_"]);
+        top.after(&BACKSPACE.repeat(4), &["filter: _"]);
+        let lines = top.after(&format!("-ip{ENTER}"), &["1 of 3 limits by name, with `-ip`"]);
+        assert_eq!(names(&lines), ["per-ip"]);
+        top.after("/", &["filter: -ip_"]);
+        assert_eq!(names(&top.after(ESC, &["3 of 3 limits"])).len(), 3);
+        assert_eq!(top.ends("q"), Some(0));
+    }
+
+    #[test]
+    fn a_limit_and_then_a_key_can_be_opened_and_closed() {
+        let control = control();
+        let mut top = Terminal::new(&control, 80, 24);
+        top.after("", &["logins"]);
+        let words = [
+            "token-bucket 100/1m, burst: 20; sharing: local",
+            "12 keys of 1000",
+            "Keys with most denials in the last 61 s, one in 4 counted (Tab: most requests)",
+            "eve",
+            "exact",
+        ];
+        top.after(ENTER, &words);
+        top.after("\t", &["80 to 100", "bob"]);
+        top.after("\t", &["eve"]);
+        let words = [
+            "eve of logins",
+            "the next request is denied",
+            "remaining 0 of 20",
+            "admitted again in 1500 ms",
+            "full again in 60 s",
+            "was denied 40 to 40 times",
+        ];
+        top.after(ENTER, &words);
+        top.after(ESC, &["Keys with most denials"]);
+        // The rules may lose a limit while it is on the screen.
+        control.limits.lock().unwrap().retain(|limit| limit["name"] != "logins");
+        top.after(ENTER, &["eve of logins"]);
+        top.after(ESC, &["limit logins is no longer in the rules"]);
+        assert_eq!(names(&top.after(ESC, &["2 of 2 limits"]))[..2], ["trial", "per-ip"]);
+        assert_eq!(top.ends("q"), Some(0));
+    }
+
+    #[test]
+    fn a_block_needs_a_confirmation() {
+        let control = control();
+        let mut top = Terminal::new(&control, 80, 24);
+        top.after("", &["logins"]);
+        top.after("b", &["open a limit first"]);
+        top.after(ENTER, &["eve"]);
+        top.after("b", &["Block eve in logins until it is unblocked?", "y yes  any other key no"]);
+        // Any key other than y cancels.
+        top.after("nu", &["Unblock eve in logins?"]);
+        assert_eq!(*control.changes.lock().unwrap(), []);
+        top.after("nby", &["! blocked"]);
+        top.after("uy", &["! unblocked"]);
+        // A key that is not text cannot be selected here.
+        top.after("jb", &["! no key to block here"]);
+        top.types("y");
+        let of = |path: &str| (path.to_owned(), json!({"limit": "logins", "key": "eve"}));
+        assert_eq!(*control.changes.lock().unwrap(), [of("/v1/block"), of("/v1/unblock")]);
+        assert_eq!(top.ends("q"), Some(0));
+    }
+
+    #[test]
+    fn small_screens_and_long_lists_are_drawn_without_a_panic() {
+        let (name, key) = ("a".repeat(200), "b".repeat(200));
+        let keys = json!([{"key": key, "count": 9, "at_least": 9, "at_most": 9}]);
+        let top = json!({
+            "limit_name": name, "seconds": 61.0, "one_in": 1, "names": 1, "requests": 9, "denials": 9, "asked_most": keys,
+            "denied_most": keys,
+        });
+        let limits = (0..200).map(|_| limit(&name, 1.0, 1.0, &key)).collect();
+        let control = Control::new(limits, top, json!({"allowed": true, "limit": 20, "remaining": 0}));
+        for (columns, rows) in [(1, 1), (3, 2), (20, 5), (300, 100)] {
+            let top = Terminal::new(&control, columns, rows);
+            let keys = format!("jG{ENTER}bn{ENTER}b n{ESC}{ESC}q");
+            assert_eq!(top.ends(&keys), Some(0), "{columns} by {rows}");
+        }
+    }
+
+    #[test]
+    fn the_plain_text_has_a_line_for_each_limit() {
+        let (code, text, _) = said(&["top", "--once"], &control().address);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!((code, lines.len()), (Some(0), 4));
+        assert!(lines[0].starts_with("LIMIT") && lines[1].starts_with("logins"), "{text}");
+        // A trend: sums of five seconds each, with the highest last.
+        assert!(lines[1].contains('█') && !text.contains('\u{1b}'), "{text}");
+    }
 }

@@ -205,7 +205,7 @@ fn a_window_is_a_second_and_ten_calls_at_least() {
     };
     // A call of 10 ms that ends after so many ms.
     let call = |r: &Resource, timer: &ManualTimer, after: u64, end: fn(Guard<'_>)| {
-        timer.advance(Duration::from_millis(after) - BASE);
+        timer.advance(Duration::from_millis(after - 10));
         together(r, timer, 1, BASE, end);
     };
     let (r, timer, windows) = begin();

@@ -445,7 +445,7 @@ fn place(bits: u64) -> RecordSpot {
             half = place.to_words()[1];
         }
     });
-    RecordSpot::from_words([(bits >> 28) % half << 28 | bits & ((1 << 28) - 1), half]).unwrap()
+    RecordSpot::from_words([((bits >> 28) % half) << 28 | bits & ((1 << 28) - 1), half]).unwrap()
 }
 
 proptest! {

@@ -33,10 +33,10 @@ struct DataTarget {
 
 /// The server's control plane, and how to reach it.
 #[derive(Debug, clap::Args)]
-struct AdminTarget {
+pub struct AdminTarget {
     /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
-    server: Address,
+    pub server: Address,
     #[command(flatten)]
     how: How,
 }
@@ -48,7 +48,7 @@ impl DataTarget {
 }
 
 impl AdminTarget {
-    fn target(&self) -> Target<'_> {
+    pub fn target(&self) -> Target<'_> {
         Target::admin(&self.server, &self.how)
     }
 }
@@ -367,7 +367,7 @@ fn note(body: &mut Value, note: Option<&String>) {
 }
 
 /// A path with the given fields as its query.
-fn path<const N: usize>(path: &str, fields: [(&str, Option<&String>); N]) -> String {
+pub fn path<const N: usize>(path: &str, fields: [(&str, Option<&String>); N]) -> String {
     let given = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
     let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", encode(value))).collect();

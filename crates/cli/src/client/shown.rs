@@ -1,12 +1,9 @@
 //! Answers of a server as text.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::io::{self, Write};
 
 use serde_json::{Value, json};
-use tidegate_core::{Clock, clock::SystemClock, write_duration};
+use tidegate_core::{Clock, Nanos, clock::SystemClock};
 
 pub fn print(line: &str) {
     // If standard output is closed, the exit code still shows the result.
@@ -46,10 +43,7 @@ pub fn columns<const N: usize>(list: &Value, names: [&str; N]) -> bool {
 }
 
 fn span(ms: u64) -> String {
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_duration(&mut text, Duration::from_millis(ms));
-    text
+    Nanos::from_millis(ms).to_string()
 }
 
 /// A time in milliseconds since 1970, as seen from now.

@@ -1,8 +1,8 @@
 //! The text that the server prints when it is ready, with commands to try.
 
-use std::{fmt::Write, io, net::SocketAddr};
+use std::{fmt::Write, io, net::SocketAddr, time::Duration};
 
-use tidegate_core::write_duration;
+use tidegate_core::Nanos;
 use tidegate_server::{Server, XdsSource};
 
 use super::args::{Args, LogFormat};
@@ -22,12 +22,7 @@ pub(super) struct Ready {
 
 impl Ready {
     pub(super) fn of(args: &Args, has_telemetry: bool) -> Self {
-        let every = |interval| {
-            let mut text = String::new();
-            // Writing to a `String` does not fail.
-            let _ = write_duration(&mut text, interval);
-            text
-        };
+        let every = |interval: Duration| Nanos::from(interval).to_string();
         Self {
             format: args.log_format,
             rules: {

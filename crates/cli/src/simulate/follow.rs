@@ -1,8 +1,9 @@
 //! `simulate --follow`: limits on a log while it is written, with one line of output per second.
 
 use std::{
-    fs::{File, Metadata},
+    fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     thread,
@@ -187,17 +188,5 @@ fn replaced(path: &Path, file: &mut File) -> Option<File> {
     let (old, position) = (file.metadata().ok()?, file.stream_position().ok()?);
     let new = File::open(path).ok()?;
     let now = new.metadata().ok()?;
-    (is_other(&old, &now) || now.len() < position).then_some(new)
-}
-
-#[cfg(unix)]
-fn is_other(old: &Metadata, new: &Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    (new.dev(), new.ino()) != (old.dev(), old.ino())
-}
-
-/// On other systems, only a file's length shows that it was replaced.
-#[cfg(not(unix))]
-fn is_other(_: &Metadata, _: &Metadata) -> bool {
-    false
+    ((now.dev(), now.ino()) != (old.dev(), old.ino()) || now.len() < position).then_some(new)
 }

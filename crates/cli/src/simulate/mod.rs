@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::{Clock, Quota, clock::SystemClock, write_duration};
+use tidegate_core::{Clock, Nanos, Quota, clock::SystemClock};
 use tidegate_sim::{
     AlgorithmSpec, Goal, Progress, Recommendation, Stage, SuggestError, Suggestion, Survey, Trial, Workload,
     curve, heat_map,
@@ -153,9 +153,7 @@ fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
         _ => return Err(SimulateError::SyntheticBy),
     }?;
     let Traffic { sources, requests, duration, zipf, arrival, seed } = traffic;
-    let mut length = String::new();
-    // Writing into a string cannot fail.
-    let _ = write_duration(&mut length, duration);
+    let length = Nanos::from(duration);
     report.source = format!(
         "synthetic traffic: {requests} requests of {sources} sources in {length}, zipf {zipf}, {arrival}, seed {seed}"
     );
@@ -229,19 +227,13 @@ fn warn_of_grain(trace: &Trace, window: Duration, spread: bool) -> Option<String
     if spread || grain < window || trace.requests() < 2 || trace.span().0 == trace.span().1 {
         return None;
     }
-    let span = |span| {
-        let mut text = String::new();
-        // Writing into a string cannot fail.
-        let _ = write_duration(&mut text, span);
-        text
-    };
     Some(format!(
         "the log's times are whole multiples of {}, as coarse as the window of {}: whatever comes within one counts as coming \
          at once. Add --spread to spread it evenly, take a window of {} or more, or log finer times ($msec in nginx, \
          %{{msec_frac}}t in Apache)",
-        span(grain),
-        span(window),
-        span(grain * 10),
+        Nanos::from(grain),
+        Nanos::from(window),
+        Nanos::from(grain * 10),
     ))
 }
 

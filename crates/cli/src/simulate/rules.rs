@@ -146,27 +146,3 @@ fn spec(policy: &PolicySpec) -> AlgorithmSpec {
     let text = format!("{}{separator}{options}", policy.algorithm.name());
     text.parse().expect("the rules' options are the command line's: a test reads each")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_core::Policy;
-
-    #[test]
-    fn every_option_of_the_rules_is_replayed_as_it_is_served() {
-        for policy in [
-            "{algorithm: fixed-window, limit: 5/10s, first_hit: true, count_denied: true}",
-            "{algorithm: fixed-window, limit: 5/month, time_zone: Europe/Berlin, starts: 15}",
-            "{algorithm: sliding-log, limit: 5/500ms, closed: true}",
-            "{algorithm: sliding-window, limit: 5/2h, slots: 60, mode: balanced}",
-            "{algorithm: sliding-window, limit: 5/2h, slots: 60}",
-            "{algorithm: sliding-counter, limit: 5/1d}",
-            "{algorithm: token-bucket, limit: 5/1m30s, burst: 20}",
-            "{algorithm: leaky-bucket, limit: 5/1s, max_wait: 1m250ms}",
-        ] {
-            let written = server_rules::parse_policy(policy).unwrap();
-            let replayed: Policy = spec(&written).policy(quota(&written)).unwrap();
-            assert_eq!(replayed, written.policy().unwrap(), "{policy}");
-        }
-    }
-}

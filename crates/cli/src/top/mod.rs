@@ -7,8 +7,6 @@
 mod app;
 mod data;
 mod terminal;
-#[cfg(test)]
-mod tests;
 mod view;
 
 use std::{
@@ -24,8 +22,8 @@ use self::{
     data::{Overview, Server},
 };
 use crate::{
-    client::{ClientError, How, Printed, Target},
-    values::{Address, positive, server},
+    client::{AdminTarget, ClientError, Printed},
+    values::positive,
 };
 
 /// Show a server's limits live, with their denials and heavy keys
@@ -41,11 +39,8 @@ use crate::{
 /// --format json prints the server's data as a line of JSON at each interval, or once with --once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
-    #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
-    server: Address,
     #[command(flatten)]
-    how: How,
+    target: AdminTarget,
     /// How often to refresh
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = positive)]
     every: Duration,
@@ -77,7 +72,7 @@ pub enum Sort {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let server = Server(Target::admin(&args.server, &args.how));
+    let server = Server(args.target.target());
     let done = if args.format.is_json() {
         lines(&server, args)
     } else if args.once {
@@ -88,7 +83,7 @@ pub fn run(args: &Args) -> ExitCode {
         );
         return ExitCode::from(2);
     } else {
-        let app = App::new(&args.server.to_string(), args.sort, &args.filter);
+        let app = App::new(&args.target.server.to_string(), args.sort, &args.filter);
         if let Err(error) = terminal::run(app, &server, args.every) {
             eprintln!("error: the terminal: {error}");
             return ExitCode::FAILURE;
@@ -120,7 +115,7 @@ fn pause(span: Duration) {
 }
 
 fn table(args: &Args, overview: Overview) -> String {
-    let mut app = App::new(&args.server.to_string(), args.sort, &args.filter);
+    let mut app = App::new(&args.target.server.to_string(), args.sort, &args.filter);
     app.show(overview);
     view::plain(&app)
 }

@@ -225,18 +225,8 @@ fn ask(frame: &mut Frame<'_>, action: &Action) {
 
 /// The overview as text, with columns as wide as necessary.
 pub fn plain(app: &App) -> String {
-    let rows: Vec<[String; 7]> =
-        std::iter::once(HEADS.map(str::to_owned)).chain(app.limits().map(cells)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    let rows = std::iter::once(HEADS.map(str::to_owned)).chain(app.limits().map(cells));
+    crate::check::aligned(&rows.collect::<Vec<_>>())
 }
 
 fn per_second(rate: f64) -> String {
