@@ -471,7 +471,7 @@ fn place() -> impl Strategy<Value = Place> {
 proptest! {
     #[test]
     fn no_two_lists_of_values_share_a_key(one in ["[0-9:a]{0,4}", "[0-9:a]{0,4}", "[0-9:a]{0,4}"], other in ["[0-9:a]{0,4}", "[0-9:a]{0,4}", "[0-9:a]{0,4}"]) {
-        let key = |values: &[String; 3]| key_of(values.each_ref().map(|value| value.as_str()));
+        let key = |values: &[String; 3]| key_of(values.each_ref().map(String::as_str));
         prop_assert_eq!(one == other, key(&one) == key(&other));
     }
 

@@ -65,7 +65,7 @@ fn the_buffers_of_connections_at_rest_are_freed() {
     let _alone = ALONE.lock();
     let _ = tidegate_server::raise_open_files(3 * CLIENTS, 1);
     let server = Running::with_rules_and("memory-buffers", "limits: [{name: a, limit: 1/1s}]", |options| {
-        options.max_connections = CLIENTS + 10
+        options.max_connections = CLIENTS + 10;
     });
     let argument = "x".repeat(4_000);
     let long = frame(&format!("ECHO {argument} {argument} {argument}"));

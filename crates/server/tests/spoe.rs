@@ -170,6 +170,9 @@ fn a_question_without_a_decision_has_an_error_and_no_outcome() {
     assert_eq!(failed(&server), 0);
 }
 
+/// Names and encoded values.
+type Arguments<'a> = &'a [(&'a str, &'a [u8])];
+
 /// A number as HAProxy writes it.
 fn varint(mut number: u64) -> Vec<u8> {
     if number < 240 {
@@ -189,7 +192,7 @@ fn varint(mut number: u64) -> Vec<u8> {
 fn every_type_of_sample_is_a_key_and_a_message_that_is_no_question_is_told_what_to_change() {
     let server = serving("spoe-types", "limits: [{name: a, limit: 9/1h}]");
     // The ACK to a message with these arguments.
-    let told = |arguments: &[(&str, &[u8])]| {
+    let told = |arguments: Arguments<'_>| {
         let arguments_of = arguments.iter().flat_map(|(name, value)| [&text(name)[..], value].concat());
         let message = text("check").into_iter().chain([arguments.len() as u8]).chain(arguments_of);
         let answered =
@@ -221,7 +224,7 @@ fn every_type_of_sample_is_a_key_and_a_message_that_is_no_question_is_told_what_
         assert!(client.reply().starts_with("[0 9 2 "), "{key:?}");
     }
     let cost = |text: &str| pair("cost", text)[5..].to_vec();
-    let wrong: [(&[(&str, &[u8])], &str); 9] = [
+    let wrong: [(Arguments<'_>, &str); 9] = [
         (&[], "add `limit=str(NAME)`"),
         (&[("limit", &[0])], "no limit"),
         (&[("limit", &a), ("limit", &a)], "each once"),

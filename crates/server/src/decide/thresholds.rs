@@ -110,7 +110,7 @@ mod tests {
         let events = |tag: u64, now: u64| {
             let mut events = Vec::new();
             thresholds.see(&[80, 100], tag, &decision, Nanos::new(now), |percent, used| {
-                events.push((percent, used))
+                events.push((percent, used));
             });
             events
         };

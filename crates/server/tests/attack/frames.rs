@@ -42,10 +42,10 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// What a server replies to these pieces, each of which is sent alone.
-fn replies<'a>(server: &Running, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+fn replies<'a>(server: &Running, mut pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut client = Resp::connect(server.resp);
     // The server may close the connection after any of them.
-    let _ = pieces.map(|piece| client.try_send(piece)).collect::<Result<(), _>>();
+    let _ = pieces.try_for_each(|piece| client.try_send(piece));
     let _ = client.stream().shutdown(std::net::Shutdown::Write);
     let mut replies = Vec::new();
     let _ = client.stream().read_to_end(&mut replies);

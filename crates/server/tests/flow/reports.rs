@@ -139,11 +139,8 @@ fn what_is_reported_is_bounded_and_nothing_overflows() {
         (2, &json!(1))
     );
     let db = &shop["resources"][0];
-    assert_eq!(
-        ["origins", "contexts", "blocked"]
-            .map(|of| db[of].as_object().map_or_else(|| db[of].as_array().unwrap().len(), |all| all.len())),
-        [16; 3]
-    );
+    assert_eq!(["origins", "contexts"].map(|of| db[of].as_array().map(Vec::len)), [Some(16); 2]);
+    assert_eq!(db["blocked"].as_object().map(serde_json::Map::len), Some(16));
     assert_eq!(
         (&db["in_flight"], &db["origins"][0]["pass_per_second"]),
         (&json!(2_u64 << 40), &json!(2_u64 << 40))

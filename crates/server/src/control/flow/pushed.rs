@@ -23,13 +23,7 @@ const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 #[derive(Debug, Default)]
 pub(crate) struct Pushed {
     directory: Option<PathBuf>,
-    rules: Mutex<BTreeMap<String, Known>>,
-}
-
-#[derive(Clone, Debug)]
-struct Known {
-    version: String,
-    text: String,
+    rules: Mutex<BTreeMap<String, Rules>>,
 }
 
 /// Why rules are not pushed.
@@ -94,7 +88,7 @@ impl Pushed {
             }
             let text = fs::read_to_string(&path).map_err(at(&path))?;
             yaml::parse(&text).map_err(|error| wrong(error.to_string()))?;
-            rules.insert(app, Known { version: version(&text), text });
+            rules.insert(app, Rules { version: version(&text), text });
         }
         Ok(Self { directory: Some(directory.to_owned()), rules: Mutex::new(rules) })
     }
@@ -102,8 +96,7 @@ impl Pushed {
     /// The rules of an application, unless this is their version.
     pub fn newer(&self, app: &str, has: Option<&str>) -> Option<Rules> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        let Known { version, text } = rules.get(app).filter(|known| has != Some(&*known.version))?;
-        Some(Rules { version: version.clone(), text: text.clone() })
+        rules.get(app).filter(|known| has != Some(&*known.version)).cloned()
     }
 
     /// The version and the text of an application's rules.
@@ -138,7 +131,7 @@ impl Pushed {
             replace(&path, text).map_err(|error| PushError::File { path, error })?;
         }
         let version = version(text);
-        rules.insert(app.to_owned(), Known { version: version.clone(), text: text.to_owned() });
+        rules.insert(app.to_owned(), Rules { version: version.clone(), text: text.to_owned() });
         Ok(version)
     }
 }

@@ -80,8 +80,8 @@ pub(crate) struct Told {
 /// A part of a resource's traffic by name: what passed and was blocked in the last second and is in flight.
 pub(crate) type Part = (String, [u64; 3]);
 
-/// The answer to a report: rules that the program does not have yet.
-#[derive(Debug, Serialize)]
+/// Rules that were pushed, as the answer to a report has them.
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Rules {
     pub version: String,
     pub text: String,

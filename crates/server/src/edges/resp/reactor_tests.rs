@@ -124,7 +124,7 @@ fn an_unfinished_frame_and_an_unread_reply_are_overdue_and_a_client_that_reads_a
     client.write_all(b"*2\r\n$4\r\nECHO").unwrap();
     reactor.take_turn();
     reactor.take_turn();
-    assert_eq!([0, 1, 30, 31].map(|second| overdue(&mut reactor, at(second))), [false, false, false, true]);
+    assert_eq!([0, 29, 30].map(|second| overdue(&mut reactor, at(second))), [false, false, true]);
     client.write_all(b"\r\n$1\r\nx\r\n").unwrap();
     reactor.take_turn();
     assert!(!overdue(&mut reactor, at(1_000)), "at rest");
@@ -134,13 +134,17 @@ fn an_unfinished_frame_and_an_unread_reply_are_overdue_and_a_client_that_reads_a
         reactor.take_turn();
     }
     let mut replies = vec![0; 4 << 20];
-    for round in 2..20 {
+    for round in 2..6 {
         assert!(!overdue(&mut reactor, at(20 * round)), "{round}");
         while client.read(&mut replies).is_ok() {}
-        reactor.take_turn();
+        // Until the socket takes no more.
+        for turn in 0.. {
+            reactor.take_turn();
+            if reactor.connections.iter().next().unwrap().1.has_output() {
+                break;
+            }
+            assert!(turn < 1_000, "the replies are too short");
+        }
     }
-    assert!(reactor.connections.iter().next().unwrap().1.has_output());
-    assert!(
-        !overdue(&mut reactor, at(500)) && !overdue(&mut reactor, at(501)) && overdue(&mut reactor, at(531))
-    );
+    assert_eq!([500, 501, 531].map(|second| overdue(&mut reactor, at(second))), [false, false, true]);
 }

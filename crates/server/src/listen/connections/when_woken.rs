@@ -88,13 +88,4 @@ mod tests {
         assert_eq!(poll(), Poll::Ready(Ok(7)));
         assert_eq!(polls.load(Ordering::Relaxed), 2);
     }
-
-    #[tokio::test]
-    async fn the_task_is_woken_with_the_future() {
-        let (tell, told) = oneshot::channel();
-        let waiting = tokio::spawn(WhenWoken::new(told));
-        tokio::task::yield_now().await;
-        tell.send(7).unwrap();
-        assert_eq!(waiting.await.unwrap(), Ok(7));
-    }
 }

@@ -137,26 +137,6 @@ mod tests {
         assert_eq!(Terms { window: 60, ..second }.at_a_time(2, false), u64::MAX);
     }
 
-    #[test]
-    fn units_follow_demand_and_are_divided_evenly_when_scarce() {
-        assert_eq!(divide(&[], 5, 0), Vec::<u64>::new());
-        assert_eq!(divide(&[10, 20], 100, 0), [10, 20]);
-        assert_eq!(divide(&[u64::MAX, 20, u64::MAX], 100, 0), [40, 20, 40]);
-        assert_eq!(divide(&[50, 50], 60, 3), [30, 30]);
-        let single: Vec<Vec<u64>> = (0..3).map(|turn| divide(&[5, 5, 5], 1, turn)).collect();
-        let sums: Vec<u64> = (0..3).map(|at| single.iter().map(|parts| parts[at]).sum()).collect();
-        assert_eq!(sums, [1, 1, 1], "each has its turn");
-    }
-
-    #[test]
-    fn needs_come_before_room_to_grow() {
-        let wants = |need, most| Wants { need, most };
-        let idle = wants(1, 50);
-        assert_eq!(share_out(&[wants(300, 376), idle], 100, 0), [99, 1]);
-        assert_eq!(share_out(&[wants(30, 60), idle], 100, 0), [60, 40]);
-        assert_eq!(share_out(&[idle, idle], 200, 0), [50, 50]);
-    }
-
     proptest! {
         #[test]
         fn all_units_are_divided_exactly_once_while_there_is_demand(
