@@ -85,11 +85,13 @@ impl Service {
 
     pub(super) fn parts<'a>(&self, asks: &[Ask<'a>]) -> Result<Vec<Part<'a>>, (usize, Refusal)> {
         let limits = self.limits();
-        let part = |(at, ask): (usize, &Ask<'a>)| {
+        // Collecting results would grow the list twice.
+        let mut parts = Vec::with_capacity(asks.len());
+        for (at, ask) in asks.iter().enumerate() {
             let resolved = resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?;
-            Ok(Part { limit: Arc::clone(resolved.limit), key: resolved.key, cost: ask.cost })
-        };
-        asks.iter().enumerate().map(part).collect()
+            parts.push(Part { limit: Arc::clone(resolved.limit), key: resolved.key, cost: ask.cost });
+        }
+        Ok(parts)
     }
 }
 

@@ -26,7 +26,7 @@ use arc_swap::ArcSwap;
 use tidegate_core::{Clock, Decision, Nanos};
 use tidegate_limiter::{OverrideError, Until};
 
-pub(crate) use self::answer::SOFT_EXCEEDED;
+pub(crate) use self::answer::{Bound, SOFT_EXCEEDED};
 pub(crate) use self::joint::Part;
 pub(crate) use self::question::refuse_unknown;
 use self::question::resolve_keyed;

@@ -1,10 +1,10 @@
 //! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store: reserve, extend, settle, cancel, and the end of those that expire.
 
-use tidegate_core::Nanos;
+use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::Estimate;
 
 use super::{
-    Answer, Ask, JointAnswer, Part as JointPart, Refusal, Service,
+    Ask, Bound, JointAnswer, Part as JointPart, Refusal, Service,
     joint::{joint_answer, take_in_memory},
     reserve_in_store::reserved_in_store,
 };
@@ -21,13 +21,22 @@ fn between() -> std::future::Ready<()> {
 #[cfg(test)]
 use model::pause as between;
 
-/// What a limit's answer took.
-fn taken_of(answer: &Answer, cost: u64, now: Nanos, place: u64) -> Part<&str, &[u8]> {
-    let Answer { limit, key, decision } = answer;
+/// What a part of an admitted decision took.
+fn taken_of<'a>(
+    part: &'a JointPart<'_>,
+    decision: &Decision,
+    now: Nanos,
+    place: u64,
+) -> Part<&'a str, &'a [u8]> {
+    let JointPart { limit, key, cost } = part;
     // A shadow limit that would deny has taken nothing, unless it is soft.
     let has_taken = decision.is_allowed() || limit.spec().soft;
-    let cost = if has_taken { cost } else { 0 };
+    let cost = if has_taken { *cost } else { 0 };
     Part { taken: Estimate { cost, taken: now, place }.into(), ..Part::new(limit.spec(), key) }
+}
+
+fn bound(parts: &[JointPart<'_>], decisions: &[Decision]) -> Bound {
+    Bound::of(decisions.iter().zip(parts.iter().map(|part| &*part.limit))).1
 }
 
 impl Service {
@@ -48,35 +57,64 @@ impl Service {
         ttl: Nanos,
         now: Nanos,
     ) -> Result<(JointAnswer, Option<Id>), (usize, Refusal)> {
+        let parts = self.parts_to_reserve(asks)?;
+        if let Some(store) = self.store().filter(|_| parts.iter().any(JointPart::is_stored)) {
+            return Box::pin(self.reserve_in_store(store.store(), asks, ttl, now)).await;
+        }
+        let (decisions, id) = self.reserve_in_memory(&parts, ttl, now).await?;
+        Ok((joint_answer(parts, decisions), id))
+    }
+
+    /// [`reserve`](Self::reserve), for a client that needs only the decision of the limit that bound.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) async fn reserve_bound(
+        &self,
+        asks: &[Ask<'_>],
+        ttl: Nanos,
+        now: Nanos,
+    ) -> Result<(Bound, Option<Id>), (usize, Refusal)> {
+        if self.store().is_some() {
+            let (joint, id) = Box::pin(self.reserve(asks, ttl, now)).await?;
+            return Ok((joint.bound(), id));
+        }
+        let parts = self.parts_to_reserve(asks)?;
+        let (decisions, id) = self.reserve_in_memory(&parts, ttl, now).await?;
+        Ok((bound(&parts, &decisions), id))
+    }
+
+    /// The limits, which are all in memory or all in the store.
+    fn parts_to_reserve<'a>(&self, asks: &[Ask<'a>]) -> Result<Vec<JointPart<'a>>, (usize, Refusal)> {
         let refuse = |why: ReservationError| (0, Refusal::Reservation(why));
         if asks.len() > MOST_PARTS {
             return Err(refuse(ReservationError::TooManyParts));
         }
         let parts = self.parts(asks)?;
-        match (self.store(), parts.iter().filter(|part| part.is_stored()).count()) {
-            (_, 0) => {}
-            (Some(store), stored) if stored == asks.len() => {
-                return Box::pin(self.reserve_in_store(store.store(), asks, ttl, now)).await;
-            }
-            _ => return Err(refuse(ReservationError::Mixed)),
-        }
+        let stored = parts.iter().filter(|part| part.is_stored()).count();
+        if stored == 0 || stored == parts.len() { Ok(parts) } else { Err(refuse(ReservationError::Mixed)) }
+    }
+
+    async fn reserve_in_memory(
+        &self,
+        parts: &[JointPart<'_>],
+        ttl: Nanos,
+        now: Nanos,
+    ) -> Result<(Vec<Decision>, Option<Id>), (usize, Refusal)> {
+        let refuse = |why: ReservationError| (0, Refusal::Reservation(why));
         self.reservations.has_room().map_err(refuse)?;
         let places: Vec<_> = parts.iter().map(|part| part.limit.limiter().place(part.key)).collect();
         between().await;
-        let decisions = take_in_memory(&parts, now).map_err(|refusal| (0, refusal))?;
-        let joint = joint_answer(parts, decisions);
-        if !joint.is_allowed() {
-            return Ok((joint, None));
+        let decisions = take_in_memory(parts, now).map_err(|refusal| (0, refusal))?;
+        if !bound(parts, &decisions).is_allowed() {
+            return Ok((decisions, None));
         }
-        let all = joint.answers.iter().zip(asks).zip(places);
+        let all = parts.iter().zip(&decisions).zip(places);
         let taken: Vec<_> =
-            all.map(|((answer, ask), place)| taken_of(answer, ask.cost, now, place)).collect();
+            all.map(|((part, decision), place)| taken_of(part, decision, now, place)).collect();
         between().await;
         match self.reservations.add(&taken, ttl, now) {
-            Ok(id) => {
-                drop(taken);
-                Ok((joint, Some(id)))
-            }
+            Ok(id) => Ok((decisions, Some(id))),
             Err(why) => {
                 between().await;
                 self.settle_parts(taken, None, now);

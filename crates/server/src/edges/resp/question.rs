@@ -9,7 +9,7 @@ use crate::{
     decide::{
         limits::{Limit, Operation, Operator},
         reservations::{Id, ReservationError},
-        service::{Act, Ask, JointAnswer, Refusal, Service, refuse_unknown},
+        service::{Act, Ask, Bound, Refusal, Service, refuse_unknown},
         shared::StoreLimit,
         throttle::{ThrottleError, ThrottleQuota},
     },
@@ -152,9 +152,9 @@ pub(super) enum ReservationAct {
 /// The answer to it.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// The decision, and the id unless the limits denied.
-    Reserved(JointAnswer, Option<Id>),
-    Extended(JointAnswer),
+    /// The decision of the limit that bound, and the id unless the limits denied.
+    Reserved(Bound, Option<Id>),
+    Extended(Bound),
     /// Whether it was the first settlement.
     Settled(bool),
     Refused(Refusal),
@@ -198,7 +198,9 @@ impl Reserving {
             }
         }
         match &self.act {
-            ReservationAct::Extend(id, costs) => service.extend(*id, costs, now).await.map(Done::Extended),
+            ReservationAct::Extend(id, costs) => {
+                service.extend(*id, costs, now).await.map(|joint| Done::Extended(joint.bound()))
+            }
             ReservationAct::Settle(id, costs) => {
                 service.settle(*id, costs.as_deref(), now).await.map(Done::Settled).map_err(refuse)
             }
@@ -232,8 +234,8 @@ async fn try_reserve(
         let limits = service.limits();
         asks.iter().try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
     }
-    let (joint, id) = service.reserve(asks, ttl, now).await.map_err(|(_, refusal)| refusal)?;
-    Ok(Done::Reserved(joint, id))
+    let (bound, id) = service.reserve_bound(asks, ttl, now).await.map_err(|(_, refusal)| refusal)?;
+    Ok(Done::Reserved(bound, id))
 }
 
 fn may_use(rights: Option<&Rights>, limit: &[u8]) -> bool {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     decide::{
         reservations::{Id, MOST_PARTS, ReservationError},
-        service::{Ask, JointAnswer, Refusal},
+        service::{Ask, Bound, Refusal},
     },
     listen::access::Rights,
 };
@@ -92,17 +92,17 @@ fn write_at_once(context: &mut Context<'_>, rights: Option<&Rights>, done: Optio
 /// Writes the reply.
 pub(super) fn write_reserved(replies: &mut Replies<'_>, rights: Option<&Rights>, done: &Done) {
     match done {
-        Done::Reserved(joint, id) => {
+        Done::Reserved(bound, id) => {
             replies.array(6);
-            write_bound(replies, joint);
+            write_bound(replies, bound);
             match id {
                 Some(id) => replies.bulk(&id.digits()),
                 None => replies.null(),
             }
         }
-        Done::Extended(joint) => {
+        Done::Extended(bound) => {
             replies.array(5);
-            write_bound(replies, joint);
+            write_bound(replies, bound);
         }
         Done::Settled(first) => replies.integer(i64::from(*first)),
         Done::Refused(refusal) => replies.error(&format!("ERR {refusal}")),
@@ -113,9 +113,8 @@ pub(super) fn write_reserved(replies: &mut Replies<'_>, rights: Option<&Rights>,
     }
 }
 
-fn write_bound(replies: &mut Replies<'_>, joint: &JointAnswer) {
-    let bound = &joint.answers[joint.bound];
-    write_numbers(replies, &bound.decision, bound.limit.spec().shadow);
+fn write_bound(replies: &mut Replies<'_>, bound: &Bound) {
+    write_numbers(replies, &bound.decision, bound.shadow);
 }
 
 /// The reservation and its costs; `None` if an error was sent.
