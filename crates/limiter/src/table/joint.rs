@@ -1,6 +1,6 @@
 //! Several states of several tables, locked together for one decision over all of them.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Algorithm, Nanos};
 
 use super::{Found, Full, NoRoom, Table, Tag, memory::Bucket, room::Pair};
@@ -46,23 +46,31 @@ impl<'a> Joint<'a> {
     /// [`Full`] if a table is too small to hold all requested keys at the same time.
     pub fn lock<A: Algorithm>(wanted: &[Wanted<'a, A>], now: Nanos) -> Result<Self, Full> {
         // One order for all threads, so that none wait in a circle: by the table's rank, then by the address of the lock.
-        let mut places: SmallVec<[(Position, &Table, usize); 2 * INLINE]> = SmallVec::new();
+        let mut places: SmallVec<[(Position, &Table, usize, usize); 2 * INLINE]> = SmallVec::new();
         for want in wanted {
             let buckets = want.table.memory.layout.buckets;
             for index in [want.tag.first(buckets), want.tag.second(buckets)] {
                 want.table.stretches.touch(index);
-                places.push((position(want, index), want.table, index));
+                places.push((position(want, index), want.table, index, places.len()));
             }
         }
         places.sort_unstable_by_key(|&(position, ..)| position);
-        places.dedup_by_key(|&mut (position, ..)| position);
-        let buckets = places.iter().map(|&(_, table, index)| table.memory.lock(index)).collect();
-        let mut joint = Self { buckets, cells: SmallVec::new() };
+        let mut joint = Self { buckets: SmallVec::new(), cells: SmallVec::new() };
+        // Of each place in the order of the requests: its locked bucket, which it may share.
+        let mut locked: SmallVec<[usize; 2 * INLINE]> = smallvec![0; places.len()];
+        let mut last = None;
+        for &(position, table, index, place) in &places {
+            if last != Some(position) {
+                joint.buckets.push(table.memory.lock(index));
+                last = Some(position);
+            }
+            locked[place] = joint.buckets.len() - 1;
+        }
         // The other keys of this decision must not be evicted for one of them.
         let mut pinned: SmallVec<[Tag; INLINE]> = wanted.iter().map(|want| want.tag).collect();
         pinned.sort_unstable();
-        for want in wanted {
-            let cell = match joint.find_or_add(&places, want, &pinned, now) {
+        for (want, pair) in wanted.iter().zip(locked.chunks_exact(2)) {
+            let cell = match joint.find_or_add((pair[0], pair[1]), want, &pinned, now) {
                 Ok(cell) => Ok(cell),
                 Err(NoRoom::Refused(until)) => {
                     want.table.counters.refused.add(1);
@@ -77,19 +85,12 @@ impl<'a> Joint<'a> {
 
     fn find_or_add<A: Algorithm>(
         &mut self,
-        places: &[(Position, &Table, usize)],
+        (first, second): (usize, usize),
         want: &Wanted<'_, A>,
         pinned: &[Tag],
         now: Nanos,
     ) -> Result<(usize, usize, Found), NoRoom> {
         let &Wanted { table, algorithm, tag, .. } = want;
-        let total = table.memory.layout.buckets;
-        let find = |index| {
-            let sought = position(want, index);
-            // Locked before, so it is found.
-            places.binary_search_by_key(&sought, |&(position, ..)| position).unwrap_or_else(|at| at)
-        };
-        let (first, second) = (find(tag.first(total)), find(tag.second(total)));
         let mut pair = if first == second {
             Pair::new(&mut self.buckets[first], None)
         } else {
