@@ -123,8 +123,9 @@ pub(super) fn write_decision(
 pub(super) fn write_numbers(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
     let allowed = decision.is_allowed() || shadow;
     // A decision's times are at most 584 years, and fit.
-    let ms =
-        |span: Duration| span.as_secs() as i64 * 1_000 + i64::from(span.subsec_nanos().div_ceil(1_000_000));
+    let ms = |span: Duration| {
+        span.as_secs().cast_signed() * 1_000 + i64::from(span.subsec_nanos().div_ceil(1_000_000))
+    };
     let wait = if !allowed {
         decision.retry_after().map_or(-1, ms)
     } else if decision.delay().is_zero() {
