@@ -304,7 +304,7 @@ impl<C: Clock> Limiter<C> {
     #[allow(clippy::inline_always)] // A caller that reads yes or no does not pay for the rest of a decision.
     pub fn acquire(&self, cost: u64) -> Decision {
         if self.is_plain()
-            && let Some(decision) = self.versions.try_decide(|| self.clock.now(), cost)
+            && let Some(decision) = self.versions.try_decide_once(|| self.clock.now(), cost)
         {
             return decision;
         }

@@ -86,6 +86,14 @@ impl Versions {
         version.cell.try_decide(&version.policy, now, cost)
     }
 
+    /// Decides in one attempt, if no other thread holds the state or is faster.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // As above.
+    pub fn try_decide_once(&self, now: impl FnOnce() -> Nanos, cost: u64) -> Option<Decision> {
+        let version = self.current();
+        version.cell.try_decide_once(&version.policy, now, cost)
+    }
+
     /// Decides, after waiting for a thread that holds the state.
     pub fn decide(&self, now: Nanos, cost: u64) -> Decision {
         retry(|| self.try_decide(|| now, cost))

@@ -205,6 +205,21 @@ fn two_threads_that_add_the_same_key_share_one_state() {
 }
 
 #[test]
+fn two_callers_of_a_limiter_without_keys_share_its_one_unit() {
+    for policy in [one_an_hour(), Policy::token_bucket("1/1h".parse().unwrap())] {
+        model(move || {
+            let limiter = Arc::new(Limiter::with_clock(policy, ManualTimer::new(NOW)));
+            let other = {
+                let limiter = limiter.clone();
+                thread::spawn(move || limiter.acquire(1).is_allowed())
+            };
+            let mine = limiter.acquire(1).is_allowed();
+            assert!(mine != other.join().unwrap());
+        });
+    }
+}
+
+#[test]
 fn a_key_that_is_evicted_meanwhile_gets_no_second_allowance() {
     model(|| {
         // Room for one key: the other thread's key pushes the first one out.

@@ -8,7 +8,7 @@ use std::sync::{
 };
 
 use tidegate_limiter::{
-    Decision, KeyedLimiter, Limiter, Nanos, Policy, Quota, Request, WhenFull, acquire_all_at,
+    Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, WhenFull, acquire_all_at,
     algorithm::Concurrency,
 };
 
@@ -51,6 +51,8 @@ fn sixty_four_threads_on_one_limiter_get_exactly_the_limit() {
     for policy in policies(1_000) {
         let limiter = Limiter::with_clock(policy, ());
         assert_eq!(admitted(200, |_, _| one(limiter.acquire_at(1, now))), 1_000, "{}", policy.name());
+        let limiter = Limiter::with_clock(policy, ManualTimer::new(now));
+        assert_eq!(admitted(200, |_, _| one(limiter.acquire(1))), 1_000, "{}", policy.name());
     }
 }
 

@@ -10,7 +10,7 @@
 use alloc::{boxed::Box, vec};
 
 use super::{Backoff, Lock};
-use crate::{Algorithm, Decision, Nanos, Policy, algorithm::PlainBucket, sync::UnsafeCell};
+use crate::{Algorithm, Decision, Nanos, Policy, sync::UnsafeCell};
 
 /// The state of one limiter.
 ///
@@ -48,37 +48,55 @@ impl StateCell {
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     pub fn try_decide(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u64) -> Option<Decision> {
         let Some(bucket) = policy.plain_bucket(cost) else {
-            return self.try_decide_any(policy, now, cost);
+            return self.try_decide_any(policy, now(), cost);
         };
-        let seen = self.head.read()?;
+        // A separate loop: passing the decision through memory would take a third of the time.
+        let mut seen = self.head.read()?;
         let now = now();
-        match bucket.step(seen, now, cost) {
-            Ok((next, after)) if self.head.replace(seen, next) => Some(bucket.allow(after)),
-            Ok(_) => self.try_decide_again(bucket, now, cost),
-            Err(denied) => Some(denied),
-        }
-    }
-
-    /// Decides after another thread was faster.
-    #[cold]
-    #[inline(never)]
-    fn try_decide_again(&self, bucket: PlainBucket, now: Nanos, cost: u64) -> Option<Decision> {
         let mut backoff = Backoff::new();
         loop {
-            backoff.wait();
-            let seen = self.head.read()?;
             match bucket.step(seen, now, cost) {
                 Ok((next, after)) if self.head.replace(seen, next) => return Some(bucket.allow(after)),
                 Ok(_) => {}
                 Err(denied) => return Some(denied),
             }
+            backoff.wait();
+            seen = self.head.read()?;
+        }
+    }
+
+    /// Like [`try_decide`](Self::try_decide) in one attempt: `None` also if another thread was faster. For callers that inline it and
+    /// read little of a decision: without a loop, the rest falls away.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // As above.
+    pub fn try_decide_once(
+        &self,
+        policy: &Policy,
+        now: impl FnOnce() -> Nanos,
+        cost: u64,
+    ) -> Option<Decision> {
+        let Some(bucket) = policy.plain_bucket(cost) else {
+            return self.try_decide_now(policy, now, cost);
+        };
+        let seen = self.head.read()?;
+        match bucket.step(seen, now(), cost) {
+            Ok((next, after)) if self.head.replace(seen, next) => Some(bucket.allow(after)),
+            Ok(_) => {
+                Backoff::new().wait();
+                None
+            }
+            Err(denied) => Some(denied),
         }
     }
 
     /// Reads the clock, too: once in a caller's code is enough.
     #[inline(never)]
-    fn try_decide_any(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u64) -> Option<Decision> {
-        let now = now();
+    fn try_decide_now(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u64) -> Option<Decision> {
+        self.try_decide_any(policy, now(), cost)
+    }
+
+    #[inline(never)]
+    fn try_decide_any(&self, policy: &Policy, now: Nanos, cost: u64) -> Option<Decision> {
         if !self.wide {
             return self.try_apply(|state| policy.decide(state, now, cost));
         }
