@@ -37,6 +37,25 @@ fn acquire_answers_five_integers() {
 }
 
 #[test]
+fn long_numbers_are_read_and_written_in_full() {
+    let rules = "limits: [{name: bytes, limit: 9007199254740991/1h, algorithm: fixed-window}]";
+    let server = Running::with_rules("resp-long-numbers", rules);
+    let mut client = Resp::connect(server.resp);
+    // The lengths of keys have one digit to three, and four.
+    for digits in 0..4 {
+        let key = "k".repeat(4_u32.pow(digits) as usize * 9);
+        let reply = client.ask(&format!("ACQUIRE bytes {key} 9007199254740981"));
+        assert!(reply.starts_with("[0 9007199254740991 10 -1 "), "{reply}");
+    }
+    let key = "k".repeat(1_024);
+    assert!(
+        client
+            .ask(&format!("ACQUIRE bytes {key} 10"))
+            .starts_with("[0 9007199254740991 9007199254740981 -1 ")
+    );
+}
+
+#[test]
 fn a_client_that_wants_it_gets_the_reason_of_a_denial() {
     let server = Running::with_rules("resp-reason", RULES);
     let mut client = Resp::connect(server.resp);
