@@ -635,16 +635,20 @@ fn a_connection_of_the_maximum_age_is_replaced_without_a_failed_call_and_a_strea
     use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
         RateLimitQuotaUsageReports, rate_limit_quota_service_client::RateLimitQuotaServiceClient,
     };
-    let mut options = options("grpc-age", CONFIG);
-    options.grpc_max_age = Some(Duration::from_millis(100));
-    options.grpc_max_age_grace = Duration::from_millis(100);
-    let server = Running::start_at(options, START);
+    let aged = |name, grace| {
+        let grpc_max_age = Some(Duration::from_millis(100));
+        Running::start_at(Options { grpc_max_age, grpc_max_age_grace: grace, ..options(name, CONFIG) }, START)
+    };
+    // The client reads the end of a connection only during a call, so the server must wait for it.
+    let server = aged("grpc-age", PATIENCE);
     let mut client = Client::of(server.grpc);
     let accepted = || server.metric("tidegate_grpc_connections_accepted_total");
     eventually("three more connections", || {
         client.ask(vec![one("path", "/cart")]);
         accepted() >= 4
     });
+    let server = aged("grpc-age-grace", Duration::from_millis(100));
+    let client = Client::of(server.grpc);
     // A stream that the client keeps open.
     let Client { runtime, channel, .. } = &client;
     let ended = runtime.block_on(async {
