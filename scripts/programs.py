@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Builds the test programs of the workspace, and runs them two at a time, the longest first.
 
-programs.py [--package NAME] [--alone] [-- ARGUMENT...]
+programs.py [--package NAME] [--alone] [--version] [-- ARGUMENT...]
 
 --package NAME   only those of crates/NAME
 --alone          one at a time
+--version        only those whose result may depend on the version of the store
 ARGUMENT         is passed to each program: part of a test's name, --ignored, --skip NAME
 
 Prints the output of each program when it has ended, as `cargo test` does. A program that runs for longer than ten minutes is killed
@@ -24,6 +25,8 @@ BUILD = ["cargo", "test", "--workspace", "--all-features", "--locked", "--no-run
 LONGEST_SECONDS = 600
 # These measure how long answers take while the machine is otherwise idle, or use all of it, so that no other program runs then.
 ALONE = {"attack", "cluster", "distance", "outage", "roll_outs"}
+# These are about a store that is away or far, and about the client's own side. They run with one version of it.
+CLIENT = {"addresses", "back", "deadlines", "distance", "health", "layers", "leased_in_turn", "no_allocation", "roll_outs", "told"}
 # Those that run for longest begin first, so that none of them is left over at the end.
 LONG = ["grpc", "envoy_proxy", "chaos", "differential", "health", "sentinel", "nodes", "pages", "promises"]
 
@@ -81,9 +84,10 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--package")
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--version", action="store_true")
     parser.add_argument("arguments", nargs="*")
     options = parser.parse_args()
-    programs = built(options.package)
+    programs = [program for program in built(options.package) if not (options.version and program.name in CLIENT)]
     programs.sort(key=lambda program: LONG.index(program.name) if program.name in LONG else len(LONG))
     failed = []
 

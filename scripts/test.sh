@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every check and test that a change must pass. Installs what they need: with apt-get on Debian and its kin; elsewhere it
 # names what is missing. Each stage counts in the last line, the sum; each failed stage is repeated above it with its reason.
-# TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long, and runs all simulations of adaptive limits.
+# TIDEGATE_LONG=1 makes the attacks on the server and the floods of keys long, runs all simulations of adaptive limits, and tests all of
+# the shared store on each version of it.
 #
 # scripts/test.sh --interop runs only the comparisons: with Sentinel, which needs a JDK and Maven, with envoyproxy/ratelimit and
 # grpcurl, which need Go, and with the Python packages of OpenAI and LiteLLM. Without --interop they come last; those with Go only if it is there.
@@ -40,6 +41,9 @@ failed=0
 failures=() # one text for each failed stage
 skipped=()  # "what is not tested (why)"
 title="the installation of what the tests need"
+begun="" # the stage that runs next to others
+program=$PWD/target/debug/tidegate
+[ -z "${CARGO_TARGET_DIR:-}" ] || program=$(realpath -m "$CARGO_TARGET_DIR")/debug/tidegate
 
 # Prints what was skipped, what failed, and the sum, also if the script ends early.
 finish() {
@@ -80,7 +84,9 @@ begin() { # begin TITLE COMMAND...
 }
 
 collect() {
+    [ -n "$begun" ] || return 0
     title=$begun
+    begun=""
     say "$title"
     local status=0
     wait "$begun_process" || status=$?
@@ -165,7 +171,7 @@ interop() {
         tests "$programs" --test envoy_proxy -- --ignored interop --show-output
     fi
     stage "reservations compared with the crate limitador" \
-        cargo run --quiet --locked --manifest-path bench/limitador/Cargo.toml
+        cargo run --quiet --locked --manifest-path bench/limitador/Cargo.toml -- "$([ -n "${TIDEGATE_LONG:-}" ] && echo 100000 || echo 20000)"
 }
 
 # The clients of language models, with the packages from PyPI and a stand-in for the provider.
@@ -314,23 +320,25 @@ else
 fi
 
 stage "tests" scripts/programs.py
+
+# Of the program that the tests have built. A browser mostly waits.
+if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ ! -d scripts/pages/node_modules ]; then
+    skipped+=("the dashboard in a browser (TIDEGATE_OFFLINE)")
+else
+    begin "the dashboard in a browser" env TIDEGATE="$program" scripts/pages.sh
+fi
 tests "examples in the documentation" --doc
 if command -v dpkg-deb >/dev/null; then
-    # Of the program that the tests have built: the release's own is static and takes ten minutes.
+    # The release's own program is static and takes ten minutes.
     stage "the archive and the Debian package of a release" scripts/release.sh --target "$(uname -m)-unknown-linux-gnu" \
-        --program "${CARGO_TARGET_DIR:-target}/debug/tidegate" "$scratch/dist"
+        --program "$program" "$scratch/dist"
 else
     skipped+=("the archive and the Debian package of a release (no dpkg-deb)")
 fi
 sentinel
 configuration_services
-if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ -z "${TIDEGATE_RATELIMIT:-}" ]; then
-    skipped+=("the comparison with envoyproxy/ratelimit (TIDEGATE_OFFLINE)")
-elif command -v go >/dev/null || [ -n "${TIDEGATE_RATELIMIT:-}" ]; then
-    interop
-else
-    skipped+=("the comparison with envoyproxy/ratelimit (no Go)")
-fi
+collect
+
 # The middleware to copy, with the real frameworks.
 if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
     skipped+=("the middleware in clients/ (TIDEGATE_OFFLINE)")
@@ -339,14 +347,17 @@ else
     if command -v go >/dev/null; then frameworks+=(go); else skipped+=("clients/nethttp.go (no Go)"); fi
     if command -v mvn >/dev/null; then frameworks+=(spring); else skipped+=("clients/TidegateFilter.java (no Maven)"); fi
     need_venv
-    stage "the middleware in clients/" clients/test.py "${frameworks[@]}"
+    begin "the middleware in clients/" env TIDEGATE_PROGRAM="$program" clients/test.py "${frameworks[@]}"
 fi
-model_clients
-if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ ! -d scripts/pages/node_modules ]; then
-    skipped+=("the dashboard in a browser (TIDEGATE_OFFLINE)")
+if [ -n "${TIDEGATE_OFFLINE:-}" ] && [ -z "${TIDEGATE_RATELIMIT:-}" ]; then
+    skipped+=("the comparison with envoyproxy/ratelimit (TIDEGATE_OFFLINE)")
+elif command -v go >/dev/null || [ -n "${TIDEGATE_RATELIMIT:-}" ]; then
+    interop
 else
-    stage "the dashboard in a browser" scripts/pages.sh
+    skipped+=("the comparison with envoyproxy/ratelimit (no Go)")
 fi
+collect
+model_clients
 benches() {
     local manifest
     for manifest in bench/*/Cargo.toml; do cargo check --quiet --locked --all-targets --manifest-path "$manifest"; done
@@ -366,10 +377,12 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
 fi
 if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
     # The two at once: their tests mostly wait for servers that are away. This build of Redis 6.2 has no TLS.
+    which=(--package redis --alone)
+    [ -n "${TIDEGATE_LONG:-}" ] || which+=(--version)
     begin "the shared store on $("$redis62" --version)" env TIDEGATE_REDIS_SERVER="$redis62" \
-        scripts/programs.py --package redis --alone -- --skip tls_connects_only_to_trusted_servers \
+        scripts/programs.py "${which[@]}" -- --skip tls_connects_only_to_trusted_servers \
         --skip each_mode_decides_in_a_cluster_with_tls --skip a_plain_address_of_a_tls_server_gives_a_hint \
         --skip an_authority_that_changes_in_its_file
-    stage "the shared store on $("$valkey" --version)" env TIDEGATE_REDIS_SERVER="$valkey" scripts/programs.py --package redis --alone
+    stage "the shared store on $("$valkey" --version)" env TIDEGATE_REDIS_SERVER="$valkey" scripts/programs.py "${which[@]}"
     collect
 fi
