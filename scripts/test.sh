@@ -286,10 +286,9 @@ stage "the oldest Rust that is promised" scripts/msrv.sh
 documentation() {
     scripts/docs.py
     bench/chart.py --check
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked --quiet
 }
 stage "documentation" documentation
-stage "the public API and its snapshot" cargo run --quiet --locked --manifest-path api/Cargo.toml
+stage "the public API, its documentation and its snapshot" cargo run --quiet --locked --manifest-path api/Cargo.toml
 stage "the core without the standard library" cargo check --locked --quiet -p tidegate-core --no-default-features
 stage "the command without gRPC, OpenTelemetry, the simulator and top" \
     cargo clippy --locked --quiet -p tidegate-cli --no-default-features -- -D warnings
