@@ -173,19 +173,11 @@ impl Recording {
                 use std::io::Write as _;
 
                 let (limit, time) = (&names[usize::from(limit)], seconds(time));
-                let verdict = match verdict {
-                    Verdict::Admitted => "admitted",
-                    Verdict::Delayed => "delayed",
-                    Verdict::Denied => "denied",
-                    Verdict::ShadowDenied => "shadow_denied",
-                    Verdict::Refunded => "refunded",
-                    Verdict::Charged => "charged",
-                };
-                // Writing to memory does not fail.
                 let _ = write!(
                     piece,
-                    r#"{{"time":"{time}","limit":"{limit}","key":"{key:016x}","cost":{cost},"verdict":"{verdict}""#
+                    r#"{{"time":"{time}","limit":"{limit}","key":"{key:016x}","cost":{cost},"verdict":"#
                 );
+                let _ = serde_json::to_writer(&mut piece, &verdict);
                 if let Some(reason) = reason {
                     let _ = write!(piece, r#","reason":"{reason}""#);
                 }
