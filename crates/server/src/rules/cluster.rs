@@ -96,11 +96,8 @@ pub fn load_cluster(path: &Path) -> Result<ClusterRules, RulesError> {
         let problem = Problem::overall(what).mend("remove those that are not in use");
         errors.push(RulesError::invalid(Some(path), problem));
     }
-    match errors.len() {
-        0 => Ok(rules),
-        1 => Err(errors.remove(0)),
-        _ => Err(RulesError::Several { errors }),
-    }
+    RulesError::check(errors)?;
+    Ok(rules)
 }
 
 fn namespace(path: &Path) -> Result<Arc<str>, Problem> {

@@ -51,6 +51,15 @@ impl RulesError {
         Self::Invalid { path: path.map(Path::to_owned), problems: vec![problem] }
     }
 
+    /// Fails with the one error, or with several together.
+    pub(crate) fn check(mut errors: Vec<Self>) -> Result<(), Self> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Self::Several { errors }),
+        }
+    }
+
     /// A policy that proved to be invalid after its file was parsed.
     pub(crate) fn of_policy(limit: &str, error: &PolicyError) -> Self {
         Self::invalid(None, Problem::overall(format!("limit `{limit}`: {error}")))
