@@ -16,13 +16,8 @@ use tidegate_flow::rules::Target;
 /// The page of an application, or of all.
 pub(super) fn page(app: &App, name: Option<String>, viewer: Viewer) -> Result<Markup, Missing> {
     let Some(name) = name else {
-        return Ok(layout(
-            "Flow",
-            "/flow",
-            Some("/live?app="),
-            &html! { h1 { "Flow" } },
-            &changing(app, "")?,
-        ));
+        let head = html! { h1 { "Flow" } };
+        return Ok(layout("Flow", "/flow", Some("/live?app="), &head, &changing(app, "")?));
     };
     let body = changing(app, &name)?;
     let summary = summary(app, &name)?;

@@ -221,40 +221,6 @@ struct Counted {
     resp: Arc<RespStats>,
 }
 
-/// A metric's name, help and type, and how it is read from one limit.
-type PerLimit = (&'static str, &'static str, Kind, fn(&CountsRead, &Stats) -> u64);
-
-const PER_LIMIT: [PerLimit; 11] = [
-    ("shadow_denials", "Decisions that a shadow limit would have denied", Kind::Counter, |c, _| {
-        c.shadow_denied
-    }),
-    ("keys", "Keys of a limit in memory", Kind::Gauge, |_, s| s.keys),
-    ("keys_max", "Maximum number of keys of a limit in memory", Kind::Gauge, |_, s| s.max_keys),
-    ("store_bytes", "Bytes reserved for a limit's states", Kind::Gauge, |_, s| s.bytes),
-    ("keys_reclaimed", "States removed because they had fully recovered", Kind::Counter, |_, s| s.reclaimed),
-    ("keys_evicted", "Keys that were evicted with a debt and left a record", Kind::Counter, |_, s| s.evicted),
-    ("keys_returned", "Evicted keys that returned and got their debt back", Kind::Counter, |_, s| s.returned),
-    ("records", "Records of evicted keys", Kind::Gauge, |_, s| s.records),
-    (
-        "keys_refused",
-        "Requests of new keys denied so that no exhausted key is forgotten",
-        Kind::Counter,
-        |_, s| s.refused,
-    ),
-    (
-        "keys_forgotten",
-        "Evicted keys whose debt was forgotten because no record with less debt was left",
-        Kind::Counter,
-        |_, s| s.forgotten.total(),
-    ),
-    (
-        "keys_forgotten_exhausted",
-        "Forgotten keys that had used up their limit and so got a fresh allowance",
-        Kind::Counter,
-        |_, s| s.forgotten.exhausted,
-    ),
-];
-
 impl Source for Counted {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let in_force = self.service.in_force();
@@ -295,11 +261,7 @@ impl Source for Counted {
             .map(|(limit, percent, count)| ([("limit", *limit), ("threshold", percent.as_str())], *count));
         let help = "Keys that reached a threshold of their limit, once in each period";
         sink.labelled("threshold_events", help, Kind::Counter, reached)?;
-        for (name, help, kind, read) in PER_LIMIT {
-            let values =
-                limits.iter().map(|(limit, counts, stats)| ([("limit", *limit)], read(counts, stats)));
-            sink.labelled(name, help, kind, values)?;
-        }
+        tell_limits(sink, &limits)?;
         let reservations = self.service.reservations().len() as u64;
         sink.gauge("reservations", "Reservations that are open or remembered", reservations)?;
         envoy::tell(sink, in_force.descriptors())?;
@@ -309,6 +271,31 @@ impl Source for Counted {
         self.tell_connections(sink)?;
         self.tell_events(sink, all.limits().len() as u64)
     }
+}
+
+fn tell_limits(sink: &mut dyn Sink, limits: &[(&str, CountsRead, Stats)]) -> fmt::Result {
+    let mut each = |name: &str, help: &str, kind, read: fn(&CountsRead, &Stats) -> u64| {
+        let values = limits.iter().map(|(limit, counts, stats)| ([("limit", *limit)], read(counts, stats)));
+        sink.labelled(name, help, kind, values)
+    };
+    let help = "Decisions that a shadow limit would have denied";
+    each("shadow_denials", help, Kind::Counter, |counts, _| counts.shadow_denied)?;
+    each("keys", "Keys of a limit in memory", Kind::Gauge, |_, stats| stats.keys)?;
+    each("keys_max", "Maximum number of keys of a limit in memory", Kind::Gauge, |_, stats| stats.max_keys)?;
+    each("store_bytes", "Bytes reserved for a limit's states", Kind::Gauge, |_, stats| stats.bytes)?;
+    let help = "States removed because they had fully recovered";
+    each("keys_reclaimed", help, Kind::Counter, |_, stats| stats.reclaimed)?;
+    let help = "Keys that were evicted with a debt and left a record";
+    each("keys_evicted", help, Kind::Counter, |_, stats| stats.evicted)?;
+    let help = "Evicted keys that returned and got their debt back";
+    each("keys_returned", help, Kind::Counter, |_, stats| stats.returned)?;
+    each("records", "Records of evicted keys", Kind::Gauge, |_, stats| stats.records)?;
+    let help = "Requests of new keys denied so that no exhausted key is forgotten";
+    each("keys_refused", help, Kind::Counter, |_, stats| stats.refused)?;
+    let help = "Evicted keys whose debt was forgotten because no record with less debt was left";
+    each("keys_forgotten", help, Kind::Counter, |_, stats| stats.forgotten.total())?;
+    let help = "Forgotten keys that had used up their limit and so got a fresh allowance";
+    each("keys_forgotten_exhausted", help, Kind::Counter, |_, stats| stats.forgotten.exhausted)
 }
 
 impl Counted {
