@@ -103,7 +103,7 @@ impl Drop for Copied {
     }
 }
 
-/// What a valid file has, the names of it, and a text about it.
+/// The kind of entries of a valid file, their names, and a text about them.
 type Valid = (&'static str, Vec<String>, String);
 
 fn check(args: &Args, file: &Path) -> ExitCode {

@@ -43,13 +43,13 @@ pub struct AdminTarget {
 
 impl DataTarget {
     fn target(&self) -> Target<'_> {
-        Target::data(&self.server, &self.how)
+        Target { server: &self.server, how: &self.how, option: "--http" }
     }
 }
 
 impl AdminTarget {
     pub fn target(&self) -> Target<'_> {
-        Target::admin(&self.server, &self.how)
+        Target { server: &self.server, how: &self.how, option: "--admin" }
     }
 }
 
