@@ -497,7 +497,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_disk_that_hangs_does_not_keep_the_server_from_stopping() {
         let events = Arc::new(Events::default());
-        let (state, release) = on_a_disk_that_hangs("server", &events);
+        let (state, release) = on_a_disk_that_hangs(&events);
         let options = Options {
             state_interval: Duration::from_millis(1),
             grace: Duration::ZERO,
@@ -515,6 +515,9 @@ mod tests {
         orders.send(Order::Stop).await.unwrap();
         let ended = timeout(Duration::from_secs(20), running).await.expect("the server should stop");
         assert_eq!(ended.unwrap(), Ended::Unsaved);
+        // The write that hung, and the last one.
+        assert_eq!(events.state_writes_failed.load(Ordering::Relaxed), 2);
+        assert_eq!(events.state_writes.load(Ordering::Relaxed), 0);
         drop(release);
     }
 }
