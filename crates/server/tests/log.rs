@@ -86,8 +86,9 @@ fn a_state_that_cannot_be_written_is_logged_at_most_once_a_minute() {
         options.state = Some(directory.join("state"));
         options.state_interval = Duration::from_millis(1);
     });
-    // The new file is written there.
-    std::fs::create_dir(directory.join(".state.new")).unwrap();
+    // Each write makes a new file there.
+    let new = directory.join(".state.new");
+    eventually("no write is under way", || std::fs::create_dir(&new).is_ok());
     let told = || logged("cannot write the state").len();
     let fail = || {
         let failed = || server.metric("tidegate_state_writes_total{result=\"failed\"}");

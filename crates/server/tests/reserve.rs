@@ -259,7 +259,10 @@ fn whatever_its_time_each_reservation_ends_at_the_first_look_after_it() {
     const LIMIT: u64 = 1_000_000;
     let rules =
         format!("limits: [{{name: t, limit: {LIMIT}/360d, algorithm: fixed-window, on_expiry: release}}]");
-    let server = Running::with_rules("reserve-times", &rules);
+    // The clock makes large steps, which must not end the connection.
+    let server = Running::with_rules_and("reserve-times", &rules, |options| {
+        options.resp_idle_timeout = Duration::ZERO;
+    });
     server.clock.set(START);
     let (mut client, mut seed) = (Resp::connect(server.resp), 11_u64);
     let mut random = |below: u64| {
