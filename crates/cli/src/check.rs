@@ -103,74 +103,68 @@ impl Drop for Copied {
     }
 }
 
+/// The kind of entries of a valid file, their names, and a text about them.
+type Valid = (&'static str, Vec<String>, String);
+
 fn check(args: &Args, file: &Path) -> ExitCode {
-    if let Some(checked) = access::check(file) {
-        return match checked {
-            Ok(clients) if args.format == Format::Json => {
-                let names: Vec<_> = clients.iter().map(|client| &client.name).collect();
-                println!("{}", json!({"file": args.file, "valid": true, "clients": names, "problems": []}));
-                ExitCode::SUCCESS
-            }
-            Ok(clients) => {
-                println!(
-                    "{}{} is valid: {}.",
-                    table_of(&clients),
-                    args.file.display(),
-                    counted(clients.len(), "client")
-                );
-                if access::others_may_write(file) {
-                    println!(
-                        "note: every user of this machine may change it: chmod o-w {}",
-                        args.file.display()
-                    );
-                }
-                ExitCode::SUCCESS
-            }
-            Err(error) => refuse(&error, args, file, "it would not be used"),
-        };
+    let (checked, so) = match access::check(file) {
+        Some(clients) => (clients.map(|clients| of_clients(&clients, args, file)), "it would not be used"),
+        None => (of_rules(args, file), "none of its rules would be used"),
+    };
+    match checked {
+        Ok((what, names, _)) if args.format == Format::Json => {
+            println!("{}", json!({"file": args.file, "valid": true, (what): names, "problems": []}));
+            ExitCode::SUCCESS
+        }
+        Ok((.., text)) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => refuse(&error, args, file, so),
     }
+}
+
+fn of_clients(clients: &[access::Client], args: &Args, file: &Path) -> Valid {
+    let (given, count) = (args.file.display(), counted(clients.len(), "client"));
+    let mut text = format!("{}{given} is valid: {count}.", table_of(clients));
+    if access::others_may_write(file) {
+        let _ = write!(text, "\nnote: every user of this machine may change it: chmod o-w {given}");
+    }
+    ("clients", clients.iter().map(|client| client.name.clone()).collect(), text)
+}
+
+fn of_rules(args: &Args, file: &Path) -> Result<Valid, RulesError> {
     let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
-    let made = load(file, keeping).and_then(|rules| {
-        let gate = rules.gate.clone();
-        let capacity = Capacity { max_memory: args.max_memory, ..Capacity::from(args.max_keys as usize) };
-        let limits = match keeping {
-            Keeping::Memory => Limits::new(rules, capacity, |_| None, Nanos::ZERO)?,
-            Keeping::Store => Limits::for_a_store(rules, capacity, Nanos::ZERO)?,
-        };
-        Ok((limits, gate))
-    });
-    match made {
-        Ok((limits, _)) if args.format == Format::Json => {
-            let names: Vec<_> = limits.limits().iter().map(|limit| &limit.spec().name).collect();
-            println!("{}", json!({"file": args.file, "valid": true, "limits": names, "problems": []}));
-            ExitCode::SUCCESS
+    let rules = load(file, keeping)?;
+    let gate = rules.gate.clone();
+    let capacity = Capacity { max_memory: args.max_memory, ..Capacity::from(args.max_keys as usize) };
+    let limits = match keeping {
+        Keeping::Memory => Limits::new(rules, capacity, |_| None, Nanos::ZERO)?,
+        Keeping::Store => Limits::for_a_store(rules, capacity, Nanos::ZERO)?,
+    };
+    let (mut text, mut held) = (String::new(), Vec::new());
+    if !limits.limits().is_empty() {
+        let _ = writeln!(text, "{}", table(&limits));
+        if let Some(bytes) = limits.max_memory() {
+            let _ = writeln!(
+                text,
+                "All limits share {}. A limit without max_keys starts with the number of keys shown, which grows or \
+                 shrinks with its use.\n",
+                size(bytes)
+            );
         }
-        Ok((limits, gate)) => {
-            let mut held = Vec::new();
-            if !limits.limits().is_empty() {
-                println!("{}", table(&limits));
-                if let Some(bytes) = limits.max_memory() {
-                    println!(
-                        "All limits share {}. A limit without max_keys starts with the number of keys shown, which grows or \
-                         shrinks with its use.\n",
-                        size(bytes)
-                    );
-                }
-                held.push(counted(limits.limits().len(), "limit"));
-            }
-            let kinds = gate.counts().into_iter().filter(|(_, count)| *count > 0);
-            let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{kind}: {count}")).collect();
-            if !kinds.is_empty() {
-                held.push(format!("flow control for programs with a gate ({})", kinds.join(", ")));
-            }
-            if held.is_empty() {
-                held.push("it has no rules".to_owned());
-            }
-            println!("{} is valid: {}.", args.file.display(), held.join("; "));
-            ExitCode::SUCCESS
-        }
-        Err(error) => refuse(&error, args, file, "none of its rules would be used"),
+        held.push(counted(limits.limits().len(), "limit"));
     }
+    let kinds = gate.counts().into_iter().filter(|(_, count)| *count > 0);
+    let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{kind}: {count}")).collect();
+    if !kinds.is_empty() {
+        held.push(format!("flow control for programs with a gate ({})", kinds.join(", ")));
+    }
+    if held.is_empty() {
+        held.push("it has no rules".to_owned());
+    }
+    let _ = write!(text, "{} is valid: {}.", args.file.display(), held.join("; "));
+    Ok(("limits", limits.names(), text))
 }
 
 fn refuse(error: &RulesError, args: &Args, file: &Path, so: &str) -> ExitCode {
@@ -273,15 +267,12 @@ fn is_sentinels(path: &Path) -> bool {
 
 /// The rules for a program's gate in a file of Sentinel.
 pub fn gate_rules(path: &Path) -> Result<GateRules, RulesError> {
-    let invalid = |what: String| RulesError::Invalid {
-        path: Some(path.to_owned()),
-        problems: vec![rules::Problem::overall(what)],
-    };
     let text =
         std::fs::read_to_string(path).map_err(|source| RulesError::Read { path: path.to_owned(), source })?;
     let mut rules = GateRules::default();
     let kind = sentinel::kind_of(&text).unwrap_or(sentinel::Kind::Flow);
-    let update = sentinel::parse(kind, &text).map_err(|error| invalid(error.to_string()))?;
+    let update = sentinel::parse(kind, &text)
+        .map_err(|error| RulesError::invalid(Some(path), rules::Problem::overall(error.to_string())))?;
     update.apply(&mut rules);
     Ok(rules)
 }

@@ -48,15 +48,31 @@ enum Command {
     Charge(client::Charge),
     Refund(client::Refund),
     Block(client::Block),
-    Unblock(client::Unblock),
-    Blocks(client::Blocks),
+    /// End the block of a key
+    ///
+    /// Exits with 0 if the key was blocked, 1 if it was not.
+    Unblock(client::Of<client::AdminTarget>),
+    /// Print the keys that operators blocked, with who did it, until when and why
+    Blocks(client::List),
     Override(client::Override),
-    Overrides(client::Overrides),
+    /// Print the keys that operators gave a quota while the server runs
+    Overrides(client::List),
     Explain(client::Explain),
-    Audit(client::AuditLog),
-    Reset(client::Reset),
-    Reload(client::Reload),
-    Rules(client::Rules),
+    /// Print what operators did since the server started, the newest first
+    Audit(client::All),
+    /// Forget the use of a key, or of all keys of a limit if no key is given
+    ///
+    /// Blocks stay.
+    Reset(client::Of<client::AdminTarget>),
+    /// Reload a server's rules, and print the result
+    ///
+    /// Exits with 0 if the rules are in force, 3 if they were rejected; the previous rules then stay active.
+    Reload(client::AdminTarget),
+    /// Print a server's rules in force, one limit per line, in the form of a rules file
+    ///
+    /// --format json prints the server's JSON on one line, including the number of keys of each limit. Options with default values are
+    /// omitted.
+    Rules(client::All),
     Token(token::Args),
     #[cfg(feature = "top")]
     Top(top::Args),

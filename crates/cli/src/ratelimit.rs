@@ -74,6 +74,13 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// The options of those variables that are set, with their values.
+fn set<const N: usize>(
+    names: [(&'static str, &'static str); N],
+) -> impl Iterator<Item = (&'static str, String)> {
+    names.into_iter().filter_map(|(name, option)| Some((option, variable(name)?)))
+}
+
 fn or(name: &str, usual: &str) -> String {
     variable(name).unwrap_or_else(|| usual.to_owned())
 }
@@ -88,59 +95,46 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
         Some(port) => format!("0.0.0.0:{port}"),
         None => address.to_owned(),
     };
-    let mut options: Vec<String> =
-        ["serve", "--insecure", "--envoy-without-reasons"].map(str::to_owned).into();
-    let mut give = |option: &str, value: String| options.extend([format!("--{option}"), value]);
-    give("http", format!("{}:{}", or("HOST", "0.0.0.0"), or("PORT", "8080")));
-    give(
-        "grpc",
-        match variable("GRPC_UDS") {
-            Some(path) => format!("unix:{path}"),
-            None => format!("{}:{}", or("GRPC_HOST", "0.0.0.0"), or("GRPC_PORT", "8081")),
-        },
-    );
-    give("resp", "off".to_owned());
+    let grpc = match variable("GRPC_UDS") {
+        Some(path) => format!("unix:{path}"),
+        None => format!("{}:{}", or("GRPC_HOST", "0.0.0.0"), or("GRPC_PORT", "8081")),
+    };
     let has_stats = !is_on("DISABLE_STATS");
     let metrics = (has_stats && is_on("USE_PROMETHEUS")).then(|| all(&or("PROMETHEUS_ADDR", ":9090")));
     let debug = || format!("{}:{}", or("DEBUG_HOST", "127.0.0.1"), or("DEBUG_PORT", "6070"));
-    give("admin", metrics.clone().unwrap_or_else(debug));
-    if has_stats && let Some(statsd) = statsd() {
-        give("envoy-statsd", statsd);
-    }
+    let mut given = vec![
+        ("http", format!("{}:{}", or("HOST", "0.0.0.0"), or("PORT", "8080"))),
+        ("grpc", grpc),
+        ("resp", "off".to_owned()),
+        ("admin", metrics.clone().unwrap_or_else(debug)),
+    ];
+    given.extend(statsd().filter(|_| has_stats).map(|statsd| ("envoy-statsd", statsd)));
     if cfg!(feature = "otlp") && is_on("TRACING_ENABLED") {
-        for (option, value) in tracing() {
-            give(option, value);
-        }
+        given.extend(tracing());
     }
-    give("log-level", or("LOG_LEVEL", "warn").to_lowercase().replace("warning", "warn"));
+    given.push(("log-level", or("LOG_LEVEL", "warn").to_lowercase().replace("warning", "warn")));
     if or("LOG_FORMAT", "text") == "json" {
-        give("log-format", "json".to_owned());
+        given.push(("log-format", "json".to_owned()));
     }
     match &*or("CONFIG_TYPE", "FILE") {
         "FILE" => {
             let root = or("RUNTIME_ROOT", "/srv/runtime_data/current");
             let below = Path::new(&root).join(or("RUNTIME_SUBDIRECTORY", ""));
             let path = below.join(or("RUNTIME_APPDIRECTORY", "config"));
-            give("envoy-config", path.to_string_lossy().into_owned());
+            given.push(("envoy-config", path.to_string_lossy().into_owned()));
         }
-        "GRPC_XDS_SOTW" => give("envoy-xds", control_plane()),
+        "GRPC_XDS_SOTW" => given.push(("envoy-xds", control_plane())),
         other => return Err(format!("CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW")),
     }
     if is_on("GRPC_SERVER_USE_TLS") {
-        for (option, value) in tls()? {
-            give(option, value);
-        }
+        given.extend(tls()?);
     }
     match &*or("BACKEND_TYPE", "redis") {
-        "redis" => {
-            for (option, value) in store()? {
-                give(option, value);
-            }
-        }
+        "redis" => given.extend(store()?),
         other => return Err(format!("BACKEND_TYPE is {other}; give REDIS_URL, or none to count in memory")),
     }
     if is_on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
-        give("envoy-consume", "all-or-none".to_owned());
+        given.push(("envoy-consume", "all-or-none".to_owned()));
     }
     if is_on("LIMIT_RESPONSE_HEADERS_ENABLED") {
         let names = [
@@ -148,29 +142,25 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
             or("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
             or("LIMIT_RESET_HEADER", "RateLimit-Reset"),
         ];
-        give("envoy-header-names", names.join(","));
+        given.push(("envoy-header-names", names.join(",")));
     }
-    for (name, option) in [
+    given.extend(set([
         ("PROMETHEUS_PATH", "metrics-path"),
         ("NEAR_LIMIT_RATIO", "envoy-near-limit"),
         ("GRPC_MAX_CONNECTION_AGE", "grpc-max-age"),
         ("GRPC_MAX_CONNECTION_AGE_GRACE", "grpc-max-age-grace"),
-    ] {
-        if let Some(value) = variable(name) {
-            give(option, value);
-        }
-    }
-    for (name, option) in [
+    ]));
+    let switches = [
         ("MERGE_DOMAIN_CONFIG", "--envoy-merge-domains"),
         ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "--envoy-await-rules"),
         ("SHADOW_MODE", "--envoy-shadow"),
         ("QUOTA_MODE", "--envoy-quota"),
         ("RESPONSE_DYNAMIC_METADATA", "--envoy-metadata"),
-    ] {
-        if is_on(name) {
-            options.push(option.to_owned());
-        }
-    }
+    ];
+    let mut options: Vec<String> =
+        ["serve", "--insecure", "--envoy-without-reasons"].map(str::to_owned).into();
+    options.extend(given.into_iter().flat_map(|(option, value)| [format!("--{option}"), value]));
+    options.extend(switches.iter().filter(|(name, _)| is_on(name)).map(|(_, option)| (*option).to_owned()));
     if metrics.is_some() {
         options.extend(["--open-metrics", "--envoy-metric-names"].map(str::to_owned));
     }
@@ -228,34 +218,27 @@ fn control_plane() -> String {
     let uses_tls = is_on("CONFIG_GRPC_XDS_SERVER_USE_TLS");
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     query.append_pair("node", &or("CONFIG_GRPC_XDS_NODE_ID", "default"));
-    let pairs = |name: &str| -> Vec<String> {
-        variable(name).map(|text| text.split(',').map(str::to_owned).collect()).unwrap_or_default()
-    };
-    for pair in pairs("CONFIG_GRPC_XDS_NODE_METADATA") {
-        query.append_pair("metadata", &pair);
-    }
-    for pair in pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS") {
-        query.append_pair("header", &pair);
-    }
-    for (option, name) in [
-        ("max_message", "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"),
-        ("first_pause", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
-        ("longest_pause", "XDS_CLIENT_BACKOFF_MAX_INTERVAL"),
-    ] {
-        if let Some(value) = variable(name) {
-            query.append_pair(option, &value);
+    let lists = set([
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "metadata"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "header"),
+    ]);
+    for (option, list) in lists {
+        for pair in list.split(',') {
+            query.append_pair(option, pair);
         }
     }
-    let files = [
-        ("cert", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
-        ("key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
-        ("ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
-        ("server_name", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
-    ];
-    for (option, name) in files.into_iter().filter(|_| uses_tls) {
-        if let Some(value) = variable(name) {
-            query.append_pair(option, &value);
-        }
+    query.extend_pairs(set([
+        ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "max_message"),
+        ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "first_pause"),
+        ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "longest_pause"),
+    ]));
+    if uses_tls {
+        query.extend_pairs(set([
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "cert"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "key"),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "ca"),
+            ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "server_name"),
+        ]));
     }
     format!("{}://{server}?{}", if uses_tls { "https" } else { "http" }, query.finish())
 }
@@ -295,9 +278,8 @@ fn store() -> Result<Vec<(&'static str, String)>, String> {
         other => return Err(format!("REDIS_TYPE is {other}; it must be SINGLE, CLUSTER or SENTINEL")),
     };
     let files =
-        [("ca", "REDIS_TLS_CACERT"), ("cert", "REDIS_TLS_CLIENT_CERT"), ("key", "REDIS_TLS_CLIENT_KEY")];
-    let files = files.into_iter().filter(|_| uses_tls);
-    let mut options: Vec<_> = files.filter_map(|(option, name)| Some((option, variable(name)?))).collect();
+        [("REDIS_TLS_CACERT", "ca"), ("REDIS_TLS_CLIENT_CERT", "cert"), ("REDIS_TLS_CLIENT_KEY", "key")];
+    let mut options: Vec<_> = set(files).filter(|_| uses_tls).collect();
     if let Some((user, password)) = login("REDIS_SENTINEL_AUTH").filter(|_| address.contains("+sentinel:")) {
         options.extend((!user.is_empty()).then_some(("sentinel_username", user)));
         options.push(("sentinel_password", password));

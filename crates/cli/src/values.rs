@@ -2,27 +2,8 @@
 
 use std::{fmt, time::Duration};
 
-use tidegate_core::{ParseQuotaError, parse_duration};
+use tidegate_core::parse_duration;
 use tidegate_server::{envoy::AnswerFields, rules::parse_bytes};
-
-/// Why an option's value is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ValueError {
-    #[error("give a host and a port, as in 127.0.0.1:8080 or https://limits.example.com:8080")]
-    Server,
-    #[error("it must be greater than zero")]
-    Zero,
-    #[error(transparent)]
-    Duration(#[from] ParseQuotaError),
-    #[error("write a number of bytes above 0, as in 512MiB or 2GiB")]
-    Bytes,
-    #[error("write three names of header fields, as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")]
-    HeaderNames,
-    #[error("write a number from 0 to 1, as in 0.8")]
-    Part,
-    #[error("give at least {0} bytes")]
-    AtLeast(u64),
-}
 
 /// A server's host and port, and whether to use TLS.
 #[derive(Clone, Debug)]
@@ -37,7 +18,7 @@ impl fmt::Display for Address {
     }
 }
 
-pub fn server(text: &str) -> Result<Address, ValueError> {
+pub fn server(text: &str) -> Result<Address, &'static str> {
     let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
         (Some(rest), _) => (true, rest),
         (None, rest) => (false, rest.unwrap_or(text)),
@@ -47,27 +28,29 @@ pub fn server(text: &str) -> Result<Address, ValueError> {
         Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => {
             Ok(Address { authority: authority.to_owned(), tls })
         }
-        _ => Err(ValueError::Server),
+        _ => Err("give a host and a port, as in 127.0.0.1:8080 or https://limits.example.com:8080"),
     }
 }
 
 /// A duration above zero.
-pub fn positive(text: &str) -> Result<Duration, ValueError> {
-    let span = parse_duration(text)?;
-    if span.is_zero() { Err(ValueError::Zero) } else { Ok(span) }
+pub fn positive(text: &str) -> Result<Duration, String> {
+    let span = parse_duration(text).map_err(|error| error.to_string())?;
+    if span.is_zero() { Err("it must be greater than zero".to_owned()) } else { Ok(span) }
 }
 
-pub fn bytes(text: &str) -> Result<u64, ValueError> {
-    parse_bytes(text).ok_or(ValueError::Bytes)
+pub fn bytes(text: &str) -> Result<u64, &'static str> {
+    parse_bytes(text).ok_or("write a number of bytes above 0, as in 512MiB or 2GiB")
 }
 
 /// A part of a whole.
-pub fn part(text: &str) -> Result<f32, ValueError> {
+pub fn part(text: &str) -> Result<f32, &'static str> {
     let part = text.parse().ok().filter(|part| (0.0..=1.0).contains(part));
-    part.ok_or(ValueError::Part)
+    part.ok_or("write a number from 0 to 1, as in 0.8")
 }
 
 /// Parses the names of header fields.
-pub fn header_names(text: &str) -> Result<AnswerFields, ValueError> {
-    AnswerFields::named(text.split(',')).ok_or(ValueError::HeaderNames)
+pub fn header_names(text: &str) -> Result<AnswerFields, &'static str> {
+    AnswerFields::named(text.split(',')).ok_or(
+        "write three names of header fields, as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset",
+    )
 }

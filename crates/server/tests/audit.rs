@@ -4,7 +4,7 @@ mod harness;
 
 use std::{os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
-use harness::{Http, Running, scratch};
+use harness::{Http, Resp, Running, frame, scratch};
 use serde_json::{Value, json};
 use tidegate_core::{Clock as _, Nanos};
 use tidegate_redis_servers::{Server, eventually};
@@ -276,4 +276,28 @@ limits:
     assert!(listed["mend"].as_str().unwrap().contains("`deny` list of `logins`"), "{listed}");
     let global = server.get("/v1/explain?limit=everyone").json();
     assert_eq!((&global["allowed"], &global["key"]), (&json!(true), &json!("")));
+}
+
+#[test]
+fn a_file_system_that_hangs_stops_no_action() {
+    const WAITING: usize = 16_384;
+    let (server, file) = audited("audit-hangs", None);
+    // Nothing reads this pipe, so opening it for writing does not return.
+    std::fs::remove_file(&file).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RWXU).unwrap();
+    let mut client = Resp::connect(server.resp);
+    for _ in 0..(WAITING + 100) / 100 {
+        client.send(&frame("BLOCK logins eve").repeat(100));
+        (0..100).for_each(|_| assert!(!client.reply().contains("ERR")));
+    }
+    assert_eq!(server.post("/v1/reset", KEY).status, 200);
+    assert_eq!(shown(&server).last().unwrap()["action"], "reset");
+
+    let hung = file.with_extension("hung");
+    std::fs::rename(&file, &hung).unwrap();
+    let its = std::fs::OpenOptions::new().read(true).write(true).open(&hung).unwrap();
+    server.stop();
+    let lines = written(&file).len();
+    assert!((WAITING - 1..=WAITING).contains(&lines), "{lines} actions waited");
+    drop(its);
 }

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::Running;
+use harness::{Resp, Running, frame};
 use serde_json::json;
 #[cfg(feature = "servers")]
 use tidegate_redis_servers::Server;
@@ -162,4 +162,25 @@ fn a_key_is_reported_once_for_each_threshold_and_period() {
     server.advance(std::time::Duration::from_mins(1));
     take("a", 8);
     assert_eq!([events(80), events(100)], [3, 2], "a new window");
+}
+
+#[test]
+fn a_flood_of_keys_that_reach_a_threshold_is_bounded_and_ends_with_the_period() {
+    const MOST: usize = 1 << 16;
+    let rules = "limits: [{name: t, limit: 10/1m, algorithm: fixed-window, thresholds: [80%, 100%]}]";
+    let server = Running::with_rules("thresholds-flood", rules);
+    let mut client = Resp::connect(server.resp);
+    let keys: Vec<usize> = (0..MOST + 10).collect();
+    for keys in keys.chunks(1_000) {
+        let commands: Vec<u8> = keys.iter().flat_map(|key| frame(&format!("ACQUIRE t k{key} 8"))).collect();
+        client.send(&commands);
+        for _ in keys {
+            assert!(client.reply().starts_with("[0 "));
+        }
+    }
+    let events = || server.metric("tidegate_threshold_events_total{limit=\"t\",threshold=\"80%\"}");
+    assert_eq!(events(), MOST as u64);
+    server.advance(std::time::Duration::from_mins(1));
+    client.ask("ACQUIRE t another 8");
+    assert_eq!(events(), MOST as u64 + 1);
 }

@@ -61,6 +61,7 @@ fn the_overview_has_the_most_denied_limits_first_and_can_be_filtered() {
     let server = Running::with_rules("pages-overview", RULES);
     let begun = || server.get("/v1/history?limit=all").json()["end"] == 1_700_049_600;
     eventually("the history has begun", begun);
+    assert!(page(&server, "/").body.contains("data-head=\"Denied\">–<"), "nothing was asked");
     for limit in ["per-user", "trial", "trial", "trial"] {
         server.resp(&format!("ACQUIRE {limit} alice"));
     }
@@ -68,6 +69,7 @@ fn the_overview_has_the_most_denied_limits_first_and_can_be_filtered() {
     let body = || page(&server, "/").body;
     eventually("the second is in the page", || body().contains("1 admitted and 2 would have been denied"));
     let body = body();
+    assert!(body.contains("67 %") && body.contains("0 %"), "{body}");
     assert!(body.find("limit?name=trial").unwrap() < body.find("limit?name=per%2Duser").unwrap(), "{body}");
     assert!(body.contains("3 of 3 limits") && body.contains("alice"), "{body}");
     let filtered = page(&server, "/?q=tri").body;
@@ -110,10 +112,35 @@ fn a_thousand_limits_are_shown_by_pages_in_the_order_that_is_asked_for() {
 }
 
 #[test]
+fn seconds_that_share_a_bar_of_a_chart_are_added_up() {
+    let server = Running::with_rules("pages-chart", RULES);
+    let reaches = |second: u64| {
+        let end = || server.get("/v1/history?limit=all").json()["end"] == 1_700_049_600 + second;
+        eventually("the history goes on", end);
+    };
+    reaches(0);
+    for second in 1..=2 {
+        server.resp("ACQUIRE all x");
+        server.advance(Duration::from_secs(1));
+        reaches(second);
+    }
+    let body = page(&server, "/limit?name=all").body;
+    assert!(body.contains("2 admitted, 0 denied, at most 1.0 a second"), "{body}");
+    assert!(body.contains(r#"class="admitted" d="M716.0 120.0V0.0H720.0V120.0Z""#), "{body}");
+    assert!(body.contains(r#"class="denied" d="""#), "{body}");
+}
+
+#[test]
 fn a_hostile_key_is_only_text() {
     let server = Running::with_rules("pages-hostile", RULES);
     let mut client = Resp::connect(server.resp);
-    for key in [&b"<script>alert(1)</script>"[..], b"a\r\n\r\nevent: x", b"\xff\x1b[2J", b"\"'&"] {
+    for key in [
+        &b"<script>alert(1)</script>"[..],
+        b"a\r\n\r\nevent: x",
+        b"\xff\x1b[2J",
+        "\u{202e}b\u{2066}".as_bytes(),
+        b"\"'&",
+    ] {
         let mut frame = format!("*3\r\n$7\r\nACQUIRE\r\n$8\r\nper-user\r\n${}\r\n", key.len()).into_bytes();
         frame.extend_from_slice(key);
         frame.extend_from_slice(b"\r\n");
@@ -125,7 +152,11 @@ fn a_hostile_key_is_only_text() {
         body.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !body.contains("<script>alert"),
         "{body}"
     );
-    assert!(!body.contains('\u{1b}') && !body.contains("\nevent: x"), "{body}");
+    assert!(!body.contains(['\u{1b}', '\u{202e}', '\u{2066}']) && !body.contains("\nevent: x"), "{body}");
+    assert!(
+        body.contains("a\u{fffd}\u{fffd}\u{fffd}\u{fffd}event: x") && body.contains("\u{fffd}b\u{fffd}"),
+        "{body}"
+    );
     // Buttons exist for the two keys that a request can name.
     assert_eq!(body.matches("action=\"/v1/block\"").count(), 2, "{body}");
 }

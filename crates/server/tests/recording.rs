@@ -1,9 +1,18 @@
 //! Recorded traces: written, read back, cut, and refused.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use serde_json::json;
-use tidegate_core::DenialReason;
-use tidegate_server::trace::{Event, KeyShare, RecordedLimit, Recording, Verdict, is_recording};
+use tidegate_core::{DenialReason, ManualClock, Nanos};
+use tidegate_server::{
+    DecisionObservers,
+    limits::{Act, Limits},
+    rules,
+    service::Service,
+    throttle::Throttle,
+    trace::{Event, KeyShare, RecordedLimit, Recording, Trace, Verdict, is_recording},
+};
 
 #[test]
 fn a_share_is_read_and_written() {
@@ -95,4 +104,37 @@ proptest! {
         let head = json!({"tidegate_trace": 1, "share": "10%", "from": time, "until": time});
         let _ = Recording::read(&mut head.to_string().as_bytes());
     }
+}
+
+#[test]
+fn the_newest_requests_stay_and_what_is_forgotten_of_one_key_is_left_out_of_all() {
+    const END: u64 = 10_000;
+    // The trace keeps as little as it can. It knows the names that the rules have.
+    let trace = Arc::new(Trace::new(KeyShare::ALL, 0, true));
+    let mut observers = DecisionObservers::default();
+    observers.trace = Some(Arc::clone(&trace));
+    let rules = rules::parse("limits: [{name: a, limit: 1/1d, deny: [busy]}]").unwrap();
+    let limits = Limits::new(rules, 1_000, |_| None, Nanos::ZERO).unwrap().watched_by(observers);
+    let clock = Arc::new(ManualClock::new(Nanos::new(END)));
+    let service = Service::new(limits, Throttle::new(8, None).unwrap(), clock);
+    let service = service.with_trace(Some(Arc::clone(&trace)));
+    let limit = Arc::clone(&service.limits().limits()[0]);
+    for time in 0..END {
+        let ask = |key: &[u8]| limit.decide_in_memory(Act::Take, key, 1, Nanos::new(time)).unwrap();
+        assert!(ask(b"busy").is_denied());
+        if time % 100 == 0 {
+            for key in 0..50_u8 {
+                let _ = ask(&[key]);
+            }
+        }
+        assert!(trace.bytes().0 <= trace.bytes().1);
+    }
+    let Recording { fresh, from, names, events, .. } = service.recording(|_| true, None).unwrap();
+    assert!(!fresh && from > 0 && events.iter().all(|event| event.time >= from));
+    let busy = names.iter().find(|(_, name)| *name == "busy").unwrap().0;
+    let times: Vec<u64> = events.iter().filter(|event| event.key == *busy).map(|event| event.time).collect();
+    assert_eq!(times, (from..END).collect::<Vec<_>>());
+    assert!(times.len() > 1_000, "{} requests are kept", times.len());
+    let rounds = (from..END).filter(|time| time % 100 == 0).count();
+    assert_eq!(events.len() - times.len(), 50 * rounds);
 }

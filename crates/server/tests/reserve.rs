@@ -4,9 +4,9 @@ mod harness;
 
 use std::time::Duration;
 
-use harness::{Running, scratch};
+use harness::{Resp, Running, frame, scratch};
 use serde_json::{Value, json};
-use tidegate_core::Nanos;
+use tidegate_core::{Clock as _, Nanos};
 #[cfg(feature = "servers")]
 use tidegate_redis_servers::Server;
 use tidegate_server::{Ended, Options, Order, Vendor};
@@ -170,10 +170,11 @@ fn the_commands_of_redis_clients_reserve_and_settle() {
     let server = Running::with_rules("reserve-resp", RULES);
     let reserved = server.resp("RESERVE 60000 tokens alice 700 all - 700");
     assert!(reserved.starts_with("[0 1000 300 -1 "), "{reserved}");
-    let id = reserved.trim_end_matches(']').rsplit(' ').next().unwrap().trim_matches('"').to_owned();
+    let id = id_of(&reserved);
     assert_eq!(id.len(), 32, "{reserved}");
     assert!(server.resp("RESERVE 60000 tokens alice 301 all - 1").starts_with("[1 1000 300 "));
-    assert!(server.resp(&format!("EXTEND {id} 200 200")).starts_with("[0 1000 100 "));
+    let upper = id.to_ascii_uppercase();
+    assert!(server.resp(&format!("EXTEND {upper} 200 200")).starts_with("[0 1000 100 "));
     assert!(server.resp(&format!("EXTEND {id} 101 0")).starts_with("[1 1000 100 "));
     assert_eq!(server.resp(&format!("SETTLE {id} 10 10")), "1");
     assert_eq!(server.resp(&format!("SETTLE {id} 10 10")), "0");
@@ -183,7 +184,11 @@ fn the_commands_of_redis_clients_reserve_and_settle() {
         ("RESERVE 60000 tokens alice 1 all", "wrong number of arguments"),
         ("RESERVE 60000 tokens alice -1", "cost is '-1'"),
         ("RESERVE 60000 toks alice 1", "no limit is named `toks`"),
+        ("SETTLE '' 1", "32 hexadecimal digits"),
         ("SETTLE 12 1", "32 hexadecimal digits"),
+        ("SETTLE +0123456789abcdef0123456789abcde 1", "32 hexadecimal digits"),
+        ("SETTLE 0123456789abcdef0123456789abcdeg 1", "32 hexadecimal digits"),
+        ("SETTLE 000000000000000000000000000000000 1", "32 hexadecimal digits"),
         ("SETTLE 00000000000000000000000000000000 1", "no reservation has this id"),
     ] {
         let reply = server.resp(command);
@@ -193,15 +198,121 @@ fn the_commands_of_redis_clients_reserve_and_settle() {
 
 #[test]
 fn more_reservations_than_the_server_keeps_are_refused_and_take_nothing() {
-    let server = Running::with_rules_and("reserve-many", RULES, |options| options.max_reservations = 2);
-    for _ in 0..2 {
-        reserve(&server, &json!({"limit": "tokens", "key": "alice", "cost": 10}));
+    let server = Running::with_rules_and("reserve-many", RULES, |options| options.max_reservations = 200);
+    let body = json!({"ttl": "1s", "limit": "released", "key": "alice", "cost": 2});
+    for _ in 0..200 {
+        reserve(&server, &body);
     }
-    let (status, refused) =
-        post(&server, "/v1/reserve", &json!({"limit": "tokens", "key": "alice", "cost": 10}));
+    let (status, refused) = post(&server, "/v1/reserve", &body);
     assert_eq!(status, 503);
     assert!(refused["detail"].as_str().unwrap().contains("--max-reservations"), "{refused}");
-    assert_eq!(left(&server, "tokens"), 980);
+    assert_eq!(left(&server, "released"), 600);
+    // Those that have expired are remembered for a minute.
+    server.advance(Duration::from_secs(1));
+    expires(|| left(&server, "released") == 1_000);
+    assert_eq!(post(&server, "/v1/reserve", &body).0, 503);
+    server.advance(Duration::from_mins(1));
+    expires(|| post(&server, "/v1/reserve", &body).0 == 200);
+}
+
+/// Ids of reservations are what their replies end with.
+fn id_of(reply: &str) -> String {
+    reply.trim_end_matches(']').rsplit(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_reservation_ends_at_its_time_and_is_forgotten_a_minute_later() {
+    let server = Running::with_rules("reserve-time", RULES);
+    let begin = server.clock.now();
+    let at = |time: Nanos| server.clock.set(time);
+    let (ttl, minute) = (Nanos::from_secs(10), Nanos::from_secs(60));
+    let id = id_of(&server.resp("RESERVE 10000 released alice 100"));
+    let due = Nanos::new(begin.saturating_add(ttl).get() - 1).saturating_add(ttl);
+    at(Nanos::new(begin.saturating_add(ttl).get() - 1));
+    assert!(server.resp(&format!("EXTEND {id} 200")).starts_with("[0 "));
+    at(due);
+    assert!(server.resp(&format!("EXTEND {id} 1")).contains("has expired"));
+    expires(|| left(&server, "released") == 1_000);
+    // A look just before its time frees what another one holds, and forgets nothing.
+    let forgotten = due.saturating_add(minute);
+    assert!(server.resp("RESERVE 59999 released bob 1").starts_with("[0 "));
+    at(Nanos::new(forgotten.get() - 1));
+    let free = json!({"limit": "released", "key": "bob", "cost": 0}).to_string();
+    expires(|| server.post("/v1/peek", &free).json()["remaining"] == 1_000);
+    assert_eq!(server.metric("tidegate_reservations"), 2);
+    at(forgotten);
+    expires(|| server.metric("tidegate_reservations") == 1);
+    assert!(server.resp(&format!("SETTLE {id} 1")).contains("no reservation has this id"));
+}
+
+/// A reservation as the test knows it.
+struct Kept {
+    id: String,
+    ttl: Nanos,
+    due: Nanos,
+    units: u64,
+    is_open: bool,
+}
+
+#[test]
+fn whatever_its_time_each_reservation_ends_at_the_first_look_after_it() {
+    const LIMIT: u64 = 1_000_000;
+    let rules =
+        format!("limits: [{{name: t, limit: {LIMIT}/360d, algorithm: fixed-window, on_expiry: release}}]");
+    // The clock makes large steps, which must not end the connection.
+    let server = Running::with_rules_and("reserve-times", &rules, |options| {
+        options.resp_idle_timeout = Duration::ZERO;
+    });
+    server.clock.set(START);
+    let (mut client, mut seed) = (Resp::connect(server.resp), 11_u64);
+    let mut random = |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    let (mut kept, mut now): (Vec<Kept>, _) = (Vec::new(), START);
+    for _ in 0..12 {
+        let shifts: Vec<u64> = (0..500).map(|_| random(27)).collect();
+        let times: Vec<u64> = shifts.into_iter().map(|shift| 1 + random(1 << shift) % 86_400_000).collect();
+        for ms in &times {
+            client.send(&frame(&format!("RESERVE {ms} t alice 1")));
+        }
+        for ms in times {
+            let (reply, ttl) = (client.reply(), Nanos::from_millis(ms));
+            assert!(reply.starts_with("[0 "), "{reply}");
+            let due = now.saturating_add(ttl);
+            kept.push(Kept { id: id_of(&reply), ttl, due, units: 1, is_open: true });
+        }
+        for _ in 0..50 {
+            let at = random(kept.len() as u64) as usize;
+            let Kept { id, ttl, due, units, is_open } = &mut kept[at];
+            let is_extended = client.ask(&format!("EXTEND {id} 1")).starts_with("[0 ");
+            assert_eq!(is_extended, *is_open && now < *due);
+            if is_extended {
+                *due = now.saturating_add(*ttl).max(*due);
+                *units += 1;
+            }
+        }
+        // The clock may be set back.
+        let shift = random(27);
+        let step = Nanos::from_millis(random(1 << shift));
+        now = if random(4) == 0 { now.saturating_since(step) } else { now.saturating_add(step) };
+        server.clock.set(now);
+        kept.retain_mut(|one| {
+            if one.is_open && one.due <= now {
+                one.is_open = false;
+                let due = one.due.saturating_add(one.ttl.max(Nanos::from_secs(60)));
+                one.due = due.max(now.saturating_add(Nanos::new(1)));
+            }
+            one.due > now
+        });
+        let held: u64 = kept.iter().filter(|one| one.is_open).map(|one| one.units).sum();
+        expires(|| {
+            server.metric("tidegate_reservations") == kept.len() as u64 && LIMIT - left(&server, "t") == held
+        });
+    }
+    assert!(kept.len() > 100 && kept.len() < 5_900, "{} are left", kept.len());
 }
 
 #[test]
@@ -292,7 +403,7 @@ fn servers_that_share_a_store_settle_what_another_reserved() {
 
     let reserved = two.resp("RESERVE 60000 tokens alice 600 all - 600");
     assert!(reserved.starts_with("[0 1000 50 -1 "), "{reserved}");
-    let id = reserved.trim_end_matches(']').rsplit(' ').next().unwrap().trim_matches('"').to_owned();
+    let id = id_of(&reserved);
     assert!(two.resp("RESERVE 60000 tokens alice 51").starts_with("[1 1000 50 "));
     assert_eq!(one.resp(&format!("CANCEL {id}")), "1");
     assert_eq!(all(), [4, 650, 2, 4_650]);

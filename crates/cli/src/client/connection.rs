@@ -42,22 +42,10 @@ pub struct How {
 
 /// The server and how to reach it.
 pub struct Target<'a> {
-    server: &'a Address,
-    how: &'a How,
+    pub server: &'a Address,
+    pub how: &'a How,
     /// The option of `serve` that sets the address.
-    option: &'static str,
-}
-
-impl<'a> Target<'a> {
-    /// A server's data plane.
-    pub fn data(server: &'a Address, how: &'a How) -> Self {
-        Self { server, how, option: "--http" }
-    }
-
-    /// A server's control plane.
-    pub fn admin(server: &'a Address, how: &'a How) -> Self {
-        Self { server, how, option: "--admin" }
-    }
+    pub option: &'static str,
 }
 
 /// Why a request to a server failed.

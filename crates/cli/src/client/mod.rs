@@ -31,7 +31,7 @@ struct DataTarget {
     how: How,
 }
 
-/// The server's control plane, and how to reach it.
+// The server's control plane, and how to reach it.
 #[derive(Debug, clap::Args)]
 pub struct AdminTarget {
     /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
@@ -43,13 +43,13 @@ pub struct AdminTarget {
 
 impl DataTarget {
     fn target(&self) -> Target<'_> {
-        Target::data(&self.server, &self.how)
+        Target { server: &self.server, how: &self.how, option: "--http" }
     }
 }
 
 impl AdminTarget {
     pub fn target(&self) -> Target<'_> {
-        Target::admin(&self.server, &self.how)
+        Target { server: &self.server, how: &self.how, option: "--admin" }
     }
 }
 
@@ -127,34 +127,11 @@ pub struct Block {
     note: Option<String>,
 }
 
-/// Print the keys that operators blocked, with who did it, until when and why
+// The part of a list, and its form.
 #[derive(Debug, clap::Args)]
-pub struct Blocks {
-    #[command(flatten)]
-    list: List,
-}
-
-/// Print the keys that operators gave a quota while the server runs
-#[derive(Debug, clap::Args)]
-pub struct Overrides {
-    #[command(flatten)]
-    list: List,
-}
-
-/// The part of a list, and its form.
-#[derive(Debug, clap::Args)]
-struct List {
+pub struct List {
     /// Only of this limit
     limit: Option<String>,
-    #[command(flatten)]
-    target: AdminTarget,
-    #[command(flatten)]
-    format: Printed,
-}
-
-/// Print what operators did since the server started, the newest first
-#[derive(Debug, clap::Args)]
-pub struct AuditLog {
     #[command(flatten)]
     target: AdminTarget,
     #[command(flatten)]
@@ -193,15 +170,6 @@ enum Format {
     Json,
 }
 
-/// End the block of a key
-///
-/// Exits with 0 if the key was blocked, 1 if it was not.
-#[derive(Debug, clap::Args)]
-pub struct Unblock {
-    #[command(flatten)]
-    of: Of<AdminTarget>,
-}
-
 /// Give a key another quota while the server runs: tidegate override per-user alice 1000/1m --for 1h
 ///
 /// The override replaces the key's quota in the rules until it expires, or until --end. The key's use still counts. The override
@@ -229,45 +197,24 @@ pub struct Override {
     note: Option<String>,
 }
 
-/// A limit and a key of a server.
+// All of something, and its form.
 #[derive(Debug, clap::Args)]
-struct Of<T: clap::Args> {
+pub struct All {
+    #[command(flatten)]
+    target: AdminTarget,
+    #[command(flatten)]
+    format: Printed,
+}
+
+// A limit and a key of a server.
+#[derive(Debug, clap::Args)]
+pub struct Of<T: clap::Args> {
     /// The limit's name
     limit: String,
     /// The key; not needed for a global limit
     key: Option<String>,
     #[command(flatten)]
     target: T,
-}
-
-/// Forget the use of a key, or of all keys of a limit if no key is given
-///
-/// Blocks stay.
-#[derive(Debug, clap::Args)]
-pub struct Reset {
-    #[command(flatten)]
-    of: Of<AdminTarget>,
-}
-
-/// Reload a server's rules, and print the result
-///
-/// Exits with 0 if the rules are in force, 3 if they were rejected; the previous rules then stay active.
-#[derive(Debug, clap::Args)]
-pub struct Reload {
-    #[command(flatten)]
-    target: AdminTarget,
-}
-
-/// Print a server's rules in force, one limit per line, in the form of a rules file
-///
-/// --format json prints the server's JSON on one line, including the number of keys of each limit. Options with default values are
-/// omitted.
-#[derive(Debug, clap::Args)]
-pub struct Rules {
-    #[command(flatten)]
-    target: AdminTarget,
-    #[command(flatten)]
-    format: Printed,
 }
 
 impl<T: clap::Args> Of<T> {
@@ -328,7 +275,7 @@ pub fn acquire(args: &Acquire) -> ExitCode {
 }
 
 #[allow(clippy::disallowed_methods, reason = "a command that was told to wait has nothing else to do")]
-fn pause(span: Duration) {
+pub fn pause(span: Duration) {
     std::thread::sleep(span);
 }
 
@@ -353,14 +300,15 @@ pub fn refund(args: &Refund) -> ExitCode {
 
 pub fn block(args: &Block) -> ExitCode {
     let mut body = args.of.named();
-    if let Some(span) = args.r#for {
-        body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
-    }
-    note(&mut body, args.note.as_ref());
+    put_terms(&mut body, args.r#for, args.note.as_ref());
     exit(args.of.target.target().post("/v1/block", &body).map(|_| true))
 }
 
-fn note(body: &mut Value, note: Option<&String>) {
+/// Adds how long a change lasts, and why it is made.
+fn put_terms(body: &mut Value, span: Option<Duration>, note: Option<&String>) {
+    if let Some(span) = span {
+        body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
+    }
     if let Some(note) = note {
         body["note"] = json!(note);
     }
@@ -389,19 +337,19 @@ fn printed(
     }))
 }
 
-pub fn blocks(args: &Blocks) -> ExitCode {
-    let answer = args.list.target.target().get(&path("/v1/blocks", [("limit", args.list.limit.as_ref())]));
+pub fn blocks(args: &List) -> ExitCode {
+    let answer = args.target.target().get(&path("/v1/blocks", [("limit", args.limit.as_ref())]));
     let names = ["limit_name", "key", "since_ms", "until_ms", "client", "note"];
-    printed(answer, &args.list.format, |answer| columns(&answer["blocks"], names))
+    printed(answer, &args.format, |answer| columns(&answer["blocks"], names))
 }
 
-pub fn overrides(args: &Overrides) -> ExitCode {
-    let answer = args.list.target.target().get(&path("/v1/overrides", [("limit", args.list.limit.as_ref())]));
+pub fn overrides(args: &List) -> ExitCode {
+    let answer = args.target.target().get(&path("/v1/overrides", [("limit", args.limit.as_ref())]));
     let names = ["limit_name", "key", "quota", "since_ms", "until_ms", "client", "note"];
-    printed(answer, &args.list.format, |answer| columns(&answer["overrides"], names))
+    printed(answer, &args.format, |answer| columns(&answer["overrides"], names))
 }
 
-pub fn audit(args: &AuditLog) -> ExitCode {
+pub fn audit(args: &All) -> ExitCode {
     let names = ["time_ms", "client", "action", "limit", "key", "value", "for_ms", "note"];
     let answer = args.target.target().get("/v1/audit");
     printed(answer, &args.format, |answer| columns(&answer["actions"], names))
@@ -419,15 +367,12 @@ pub fn override_key(args: &Override) -> ExitCode {
         Some(quota) => body["quota"] = json!(quota),
         None => body["end"] = json!(true),
     }
-    if let Some(span) = args.r#for {
-        body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
-    }
-    note(&mut body, args.note.as_ref());
+    put_terms(&mut body, args.r#for, args.note.as_ref());
     let answer = args.target.target().post("/v1/override", &body);
     exit(answer.map(|answer| answer["overridden"] == true || answer["ended"] == true))
 }
 
-pub fn rules(args: &Rules) -> ExitCode {
+pub fn rules(args: &All) -> ExitCode {
     exit(args.target.target().get("/v1/rules").map(|rules| {
         if args.format.is_json() {
             print(&rules.to_string());
@@ -446,17 +391,17 @@ pub fn rules(args: &Rules) -> ExitCode {
     }))
 }
 
-pub fn unblock(args: &Unblock) -> ExitCode {
-    let answer = args.of.target.target().post("/v1/unblock", &args.of.named());
+pub fn unblock(args: &Of<AdminTarget>) -> ExitCode {
+    let answer = args.target.target().post("/v1/unblock", &args.named());
     exit(answer.map(|answer| answer["unblocked"] == true))
 }
 
-pub fn reset(args: &Reset) -> ExitCode {
-    exit(args.of.target.target().post("/v1/reset", &args.of.named()).map(|_| true))
+pub fn reset(args: &Of<AdminTarget>) -> ExitCode {
+    exit(args.target.target().post("/v1/reset", &args.named()).map(|_| true))
 }
 
-pub fn reload(args: &Reload) -> ExitCode {
-    exit(args.target.target().post("/v1/reload", &Value::Null).map(|answer| {
+pub fn reload(args: &AdminTarget) -> ExitCode {
+    exit(args.target().post("/v1/reload", &Value::Null).map(|answer| {
         print(&format!("{} limits are in force", answer["limits"]));
         true
     }))

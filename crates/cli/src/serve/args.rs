@@ -24,7 +24,7 @@ use tidegate_server::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::values::{ValueError, bytes, header_names, part, positive};
+use crate::values::{bytes, header_names, part, positive};
 
 /// The default maximum number of keys of a limit.
 pub const MAX_KEYS: u32 = 1 << 20;
@@ -439,7 +439,7 @@ enum ThrottleOption {
     Only(Vec<ThrottleQuota>),
 }
 
-fn bytes_or_off(text: &str) -> Result<u64, ValueError> {
+fn bytes_or_off(text: &str) -> Result<u64, &'static str> {
     if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
 }
 
@@ -454,9 +454,13 @@ fn share_or_off(text: &str) -> Result<TraceKeys, ParseKeyShareError> {
     text.parse().map(|share| TraceKeys(Some(share)))
 }
 
-fn trace_bytes(text: &str) -> Result<u64, ValueError> {
+fn trace_bytes(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)?;
-    if bytes < LEAST_TRACE_BYTES { Err(ValueError::AtLeast(LEAST_TRACE_BYTES)) } else { Ok(bytes) }
+    if bytes < LEAST_TRACE_BYTES {
+        Err(format!("give at least {LEAST_TRACE_BYTES} bytes"))
+    } else {
+        Ok(bytes)
+    }
 }
 
 fn throttle(text: &str) -> Result<ThrottleOption, String> {
@@ -625,8 +629,6 @@ impl Args {
             usage: self.usage.clone(),
             #[cfg(feature = "webhook")]
             webhook: self.webhook.clone(),
-            #[cfg(not(feature = "webhook"))]
-            webhook: None,
             history_memory: self.history_memory,
             trace_keys: self.trace_keys.0,
             trace_memory: self.trace_memory,
@@ -646,7 +648,6 @@ impl Args {
             resp_idle_timeout: self.resp_idle_timeout,
             max_connections: self.max_connections as usize,
             max_connections_per_peer: self.max_connections_per_peer.map(|most| most as usize),
-            sockets: Vec::new(),
             http_write_timeout: self.http_write_timeout,
             http_origins: self.http_origin.clone(),
             admin_hosts: self.admin_host.clone(),
@@ -656,7 +657,7 @@ impl Args {
                 ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets.clone()),
             },
             grace: self.grace,
-            telemetry: None,
+            ..Options::default()
         }
     }
 }

@@ -38,7 +38,7 @@ pub fn run_with(args: Args, started: impl FnOnce(&Server)) -> ExitCode {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(&error),
     };
-    let code = runtime.block_on(serve(args, telemetry.clone(), started));
+    let code = runtime.block_on(serve(args, telemetry.clone(), started)).unwrap_or_else(|why| fail(&why));
     #[cfg(feature = "otlp")]
     if let Some(telemetry) = telemetry {
         crate::otlp::stop(&telemetry);
@@ -60,17 +60,18 @@ fn start_telemetry(_: &Args, _: &Runtime) -> Result<Option<Arc<Telemetry>>, Stri
     Ok(None)
 }
 
-async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>, started: impl FnOnce(&Server)) -> ExitCode {
+async fn serve(
+    args: Args,
+    telemetry: Option<Arc<Telemetry>>,
+    started: impl FnOnce(&Server),
+) -> Result<ExitCode, String> {
     // First of all, so that a signal during the start does not kill the server halfway.
-    let orders = match signals() {
-        Ok(orders) => orders,
-        Err(error) => return fail(&format!("cannot listen for signals: {error}")),
-    };
+    let orders = signals().map_err(|error| format!("cannot listen for signals: {error}"))?;
     if let Some(lacks) = args.lacks() {
-        return fail(lacks);
+        return Err(lacks.to_owned());
     }
     let ready = Ready::of(&args, telemetry.is_some());
-    let options = args.options();
+    let mut options = args.options();
     let protocols = [&options.http, &options.resp, &options.grpc, &options.spoe];
     let listeners =
         protocols.into_iter().chain([&options.sentinel, &options.sentinel_dashboard]).flatten().count();
@@ -83,31 +84,23 @@ async fn serve(args: Args, telemetry: Option<Arc<Telemetry>>, started: impl FnOn
              lower --max-connections",
         );
     }
-    let mut options = options;
     options.telemetry = telemetry;
-    match systemd::sockets() {
-        Ok(sockets) => options.sockets = sockets,
-        Err(error) => return fail(&error.to_string()),
+    options.sockets = systemd::sockets().map_err(|error| error.to_string())?;
+    if let Some(path) = &args.store_password_file {
+        let refused = |error| format!("--store-password-file {}: {error}", path.display());
+        std::fs::read_to_string(path).map_err(refused)?;
     }
-    if let Some(path) = &args.store_password_file
-        && let Err(error) = std::fs::read_to_string(path)
-    {
-        return fail(&format!("--store-password-file {}: {error}", path.display()));
-    }
-    let server = match Server::start(options).await {
-        Ok(server) => server,
-        Err(error) => return fail(&error.to_string()),
-    };
+    let server = Server::start(options).await.map_err(|error| error.to_string())?;
     ready.print(&server);
     started(&server);
     let service = systemd::Notifier::begin();
     let ended = server.run(service.watch(orders)).await;
-    match ended {
+    Ok(match ended {
         // Everything was answered or the grace is over; connections that were closed early were logged.
         Ended::Complete | Ended::Cut => ExitCode::SUCCESS,
         // The use since the last write is lost.
         Ended::Unsaved => ExitCode::FAILURE,
-    }
+    })
 }
 
 /// How many lines of the log can wait for a reader.

@@ -102,65 +102,50 @@ impl Ready {
             line("OTLP", collector);
         }
         text.push_str("\nTry:\n\n");
-        let client = Client { password: self.password, tls: self.tls, access: self.access };
-        let [http, resp, admin] = ["http", "resp", "admin"].map(|option| server.address(option));
-        for command in commands(http, resp, admin, &client, &limits) {
+        let limit = limits.first().map_or("per-user", String::as_str);
+        for command in self.commands(["http", "resp", "admin"].map(|option| server.address(option)), limit) {
             let _ = writeln!(text, "  {command}");
         }
         // The server also runs with a closed standard output.
         let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
     }
-}
 
-/// The credentials and the TLS settings of a client on this machine.
-struct Client {
-    password: bool,
-    /// Of HTTP, RESP and the control plane.
-    tls: [bool; 3],
-    access: bool,
-}
-
-/// Three commands that work as printed. The user sets `$TOKEN`, `$CA` and the password.
-fn commands(
-    http: Option<SocketAddr>,
-    resp: Option<SocketAddr>,
-    admin: Option<SocketAddr>,
-    client: &Client,
-    limits: &[String],
-) -> Vec<String> {
-    let limit = limits.first().map_or("per-user", String::as_str);
-    let [web, _, control] = client.tls.map(|has_tls| if has_tls { "--cacert $CA https" } else { "http" });
-    let token = if client.access { "-H \"Authorization: Bearer $TOKEN\" " } else { "" };
-    let mut commands = Vec::new();
-    if let Some(http) = http.map(reachable) {
-        commands.push(format!(
-            "curl {token}-i {web}://{http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
-        ));
-        if resp.is_none() {
+    /// Three commands that work as printed, for a client on this machine. The user sets `$TOKEN`, `$CA` and the password.
+    fn commands(&self, listeners: [Option<SocketAddr>; 3], limit: &str) -> Vec<String> {
+        let [http, resp, admin] = listeners.map(|address| address.map(reachable));
+        let [web, _, control] = self.tls.map(|has_tls| if has_tls { "--cacert $CA https" } else { "http" });
+        let token = if self.access { "-H \"Authorization: Bearer $TOKEN\" " } else { "" };
+        let mut commands = Vec::new();
+        if let Some(http) = http {
             commands.push(format!(
-                "curl {token}{web}://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+                "curl {token}-i {web}://{http}/v1/acquire -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
             ));
-            commands.push(match admin.map(reachable) {
-                Some(admin) => format!("curl {token}{control}://{admin}/metrics"),
-                None => format!("curl {web}://{http}/readyz"),
-            });
+            if resp.is_none() {
+                commands.push(format!(
+                    "curl {token}{web}://{http}/v1/peek -d '{{\"limit\":\"{limit}\",\"key\":\"alice\"}}'"
+                ));
+                commands.push(match admin {
+                    Some(admin) => format!("curl {token}{control}://{admin}/metrics"),
+                    None => format!("curl {web}://{http}/readyz"),
+                });
+            }
         }
-    }
-    if let Some(resp) = resp.map(reachable) {
-        let auth = match (client.password, client.access) {
-            (true, _) => "REDISCLI_AUTH=$TIDEGATE_RESP_PASSWORD ",
-            (false, true) => "REDISCLI_AUTH=$TOKEN ",
-            (false, false) => "",
-        };
-        let tls = if client.tls[1] { " --tls --cacert $CA" } else { "" };
-        let cli = format!("{auth}redis-cli{tls} -h {} -p {}", resp.ip(), resp.port());
-        commands.push(format!("{cli} ACQUIRE {limit} alice"));
-        if http.is_none() {
-            commands.push(format!("{cli} PEEK {limit} alice"));
+        if let Some(resp) = resp {
+            let auth = match (self.password, self.access) {
+                (true, _) => "REDISCLI_AUTH=$TIDEGATE_RESP_PASSWORD ",
+                (false, true) => "REDISCLI_AUTH=$TOKEN ",
+                (false, false) => "",
+            };
+            let tls = if self.tls[1] { " --tls --cacert $CA" } else { "" };
+            let cli = format!("{auth}redis-cli{tls} -h {} -p {}", resp.ip(), resp.port());
+            commands.push(format!("{cli} ACQUIRE {limit} alice"));
+            if http.is_none() {
+                commands.push(format!("{cli} PEEK {limit} alice"));
+            }
+            commands.push(format!("{cli} CL.THROTTLE bob 15 30 60"));
         }
-        commands.push(format!("{cli} CL.THROTTLE bob 15 30 60"));
+        commands
     }
-    commands
 }
 
 /// An address that a client on this machine can connect to.

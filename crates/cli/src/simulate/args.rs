@@ -252,49 +252,35 @@ fn parse_round_trip(text: &str) -> Result<Duration, String> {
 /// Traffic without a log.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Synthetic traffic")]
+#[group(requires = "synthetic", conflicts_with = "files")]
 pub struct SyntheticArgs {
     /// Generate traffic instead of reading a log.
     #[arg(long)]
     pub synthetic: bool,
 
     /// The number of sources (keys).
-    #[arg(
-        long, value_name = "N", default_value_t = Traffic::default().sources,
-        requires = "synthetic", conflicts_with = "files"
-    )]
+    #[arg(long, value_name = "N", default_value_t = Traffic::default().sources)]
     pub sources: u32,
 
     /// The number of requests of all sources together.
-    #[arg(
-        long, value_name = "N", default_value_t = Traffic::default().requests,
-        requires = "synthetic", conflicts_with = "files"
-    )]
+    #[arg(long, value_name = "N", default_value_t = Traffic::default().requests)]
     pub requests: u64,
 
     /// The time over which the requests are spread.
-    #[arg(
-        long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration,
-        requires = "synthetic", conflicts_with = "files"
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub duration: Duration,
 
     /// How unequal the sources are: the source of rank r makes requests in proportion to 1/r^S; with 0 all are equal.
-    #[arg(
-        long, value_name = "S", default_value_t = Traffic::default().zipf,
-        requires = "synthetic", conflicts_with = "files"
-    )]
+    #[arg(long, value_name = "S", default_value_t = Traffic::default().zipf)]
     pub zipf: f64,
 
     /// How each source's requests are spread over time: poisson, bursty, or bursty=BIAS with a bias between 0.5 (even)
     /// and 1 (all at once); bursty is 0.75.
-    #[arg(long, default_value = "poisson", requires = "synthetic", conflicts_with = "files")]
+    #[arg(long, default_value = "poisson")]
     pub arrival: Arrival,
 
     /// The seed of the generator: the same seed gives the same traffic.
-    #[arg(
-        long, value_name = "N", default_value_t = Traffic::default().seed,
-        requires = "synthetic", conflicts_with = "files"
-    )]
+    #[arg(long, value_name = "N", default_value_t = Traffic::default().seed)]
     pub seed: u64,
 }
 

@@ -1,9 +1,6 @@
 //! The errors of a simulation.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
 use tidegate_server::{rules::RulesError, trace::RecordingError};
 use tidegate_sim::{
@@ -90,10 +87,4 @@ pub enum SimulateError {
     /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(#[source] io::Error),
-}
-
-impl SimulateError {
-    pub fn report(path: &Path, error: io::Error) -> Self {
-        Self::Report(path.to_owned(), error)
-    }
 }

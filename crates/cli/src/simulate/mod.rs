@@ -82,7 +82,7 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
             write_html(&mut out, &report)?;
             out.flush()
         };
-        File::create(path).and_then(write).map_err(|error| SimulateError::report(path, error))?;
+        File::create(path).and_then(write).map_err(|error| SimulateError::Report(path.to_owned(), error))?;
     }
     written(print_with(|out| match args.format {
         Output::Table => write_table(out, &report, args.top.into()),
@@ -140,7 +140,7 @@ fn check_writable(path: &Path) -> Result<(), SimulateError> {
         .create(true)
         .open(path)
         .and_then(|_| if existed { Ok(()) } else { fs::remove_file(path) })
-        .map_err(|error| SimulateError::report(path, error))
+        .map_err(|error| SimulateError::Report(path.to_owned(), error))
 }
 
 fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {

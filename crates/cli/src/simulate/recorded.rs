@@ -36,7 +36,7 @@ pub struct Recorded {
 pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
     let (read, source) = match (&args.server, &args.files[..]) {
         (Some(server), _) => {
-            let target = Target::admin(server, &args.how);
+            let target = Target { server, how: &args.how, option: "--admin" };
             let read = target.read("/v1/trace", |body| Recording::read(body))?;
             (Some(read), format!("the trace of {server}"))
         }

@@ -8,11 +8,17 @@ use super::{
 };
 
 /// The current screen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Screen {
+    #[default]
     Overview,
-    Limit { limit: String },
-    Key { limit: String, key: String },
+    Limit {
+        limit: String,
+    },
+    Key {
+        limit: String,
+        key: String,
+    },
 }
 
 /// A change on the server, which needs a confirmation.
@@ -32,14 +38,15 @@ pub enum Effect {
 }
 
 /// Which list of a limit is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum List {
+    #[default]
     Denied,
     Asked,
 }
 
 /// The state of the program.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct App {
     pub server: String,
     pub screen: Screen,
@@ -61,20 +68,7 @@ pub struct App {
 
 impl App {
     pub fn new(server: &str, sort: Sort, filter: &str) -> Self {
-        Self {
-            server: server.to_owned(),
-            screen: Screen::Overview,
-            overview: Overview::default(),
-            top: None,
-            standing: None,
-            list: List::Denied,
-            sort,
-            filter: filter.to_owned(),
-            typing: false,
-            selected: 0,
-            asking: None,
-            message: String::new(),
-        }
+        Self { server: server.to_owned(), sort, filter: filter.to_owned(), ..Self::default() }
     }
 
     /// Takes in new data and sorts it.
@@ -84,19 +78,15 @@ impl App {
     }
 
     fn order(&mut self) {
-        let number = |number: Option<f64>| -number.unwrap_or(-1.0);
+        fn by(limits: &mut [Limit], number: impl Fn(&Limit) -> Option<f64>) {
+            let number = |limit: &Limit| number(limit).unwrap_or(-1.0);
+            limits.sort_by(|a, b| number(b).total_cmp(&number(a)));
+        }
         let limits = &mut self.overview.limits;
         match self.sort {
-            Sort::Denied => {
-                limits.sort_by(|a, b| number(a.denied_per_second).total_cmp(&number(b.denied_per_second)));
-            }
-            Sort::Share => {
-                limits.sort_by(|a, b| number(a.share_denied()).total_cmp(&number(b.share_denied())));
-            }
-            Sort::Admitted => {
-                limits
-                    .sort_by(|a, b| number(a.admitted_per_second).total_cmp(&number(b.admitted_per_second)));
-            }
+            Sort::Denied => by(limits, |limit| limit.denied_per_second),
+            Sort::Share => by(limits, Limit::share_denied),
+            Sort::Admitted => by(limits, |limit| limit.admitted_per_second),
             Sort::Name => limits.sort_by(|a, b| a.name.cmp(&b.name)),
         }
         self.selected = self.selected.min(self.rows().saturating_sub(1));

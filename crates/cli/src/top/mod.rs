@@ -22,7 +22,7 @@ use self::{
     data::{Overview, Server},
 };
 use crate::{
-    client::{AdminTarget, ClientError, Printed},
+    client::{AdminTarget, ClientError, Printed, pause},
     values::positive,
 };
 
@@ -107,11 +107,6 @@ fn lines(server: &Server<'_>, args: &Args) -> Result<(), ClientError> {
         }
         pause(args.every);
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "a command that prints at intervals has nothing else to do")]
-fn pause(span: Duration) {
-    std::thread::sleep(span);
 }
 
 fn table(args: &Args, overview: Overview) -> String {

@@ -167,6 +167,13 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// Refuses a text that is no quota for the limit.
+    pub(crate) fn no_quota(limit: &str, quota: &str, why: QuotaTextError) -> Self {
+        Self::NoQuota { limit: limit.to_owned(), quota: quota.chars().take(32).collect(), why }
+    }
+}
+
 fn of_limit(limit: &str) -> String {
     if limit.is_empty() { String::new() } else { format!(" of limit `{limit}`") }
 }

@@ -96,25 +96,3 @@ impl Thresholds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).counts.clone()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use tidegate_core::Standing;
-
-    use super::*;
-
-    #[test]
-    fn a_flood_of_keys_is_bounded_and_ends_with_the_period() {
-        let thresholds = Thresholds::default();
-        let decision = Decision::allow(Standing { limit: 10, room: 2, unit: 1, reset_after: 1_000 });
-        let events = |tag: u64, now: u64| {
-            let mut events = Vec::new();
-            thresholds.see(&[80, 100], tag, &decision, Nanos::new(now), |percent, used| {
-                events.push((percent, used));
-            });
-            events
-        };
-        assert_eq!((0..MOST as u64 + 10).map(|tag| events(tag, 0).len()).sum::<usize>(), MOST);
-        assert_eq!(events(u64::MAX, 1_000), [(80, 8)]);
-    }
-}

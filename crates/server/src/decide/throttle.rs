@@ -90,27 +90,6 @@ pub enum ThrottleError {
     Off,
 }
 
-impl ThrottleQuota {
-    /// The bucket, and its refill time in nanoseconds.
-    fn bucket(self) -> Result<(Policy, u64), ThrottleError> {
-        if self.max_burst < 0 || self.count < 0 || self.period < 0 {
-            return Err(ThrottleError::Negative);
-        }
-        let period = u128::from(self.period.unsigned_abs()) * 1_000_000_000;
-        let interval = period.checked_div(u128::from(self.count.unsigned_abs())).unwrap_or(0);
-        if interval == 0 {
-            return Err(ThrottleError::ZeroRate);
-        }
-        let interval = Nanos::new(u64::try_from(interval).unwrap_or(u64::MAX));
-        let burst =
-            u64::try_from(self.max_burst).ok().map(|burst| burst + 1).filter(|burst| *burst <= MAX_LIMIT);
-        let burst = burst.ok_or(ThrottleError::TooLarge)?;
-        let bucket = TokenBucket::from_interval(interval, burst).map_err(|_| ThrottleError::TooSlow)?;
-        // This cannot overflow; the bucket would have been refused.
-        Ok((bucket.into(), interval.get() * burst))
-    }
-}
-
 /// A request, converted for the bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThrottleAsk {
@@ -126,13 +105,26 @@ impl ThrottleQuota {
     /// # Errors
     /// When the numbers are invalid: see [`ThrottleError`].
     pub(crate) fn ask(self, quantity: i64) -> Result<ThrottleAsk, ThrottleError> {
-        let (policy, fills_in) = self.bucket()?;
+        if self.max_burst < 0 || self.count < 0 || self.period < 0 {
+            return Err(ThrottleError::Negative);
+        }
+        let period = u128::from(self.period.unsigned_abs()) * 1_000_000_000;
+        let interval = period.checked_div(u128::from(self.count.unsigned_abs())).unwrap_or(0);
+        if interval == 0 {
+            return Err(ThrottleError::ZeroRate);
+        }
+        let interval = Nanos::new(u64::try_from(interval).unwrap_or(u64::MAX));
+        let burst =
+            u64::try_from(self.max_burst).ok().map(|burst| burst + 1).filter(|burst| *burst <= MAX_LIMIT);
+        let burst = burst.ok_or(ThrottleError::TooLarge)?;
+        let bucket = TokenBucket::from_interval(interval, burst).map_err(|_| ThrottleError::TooSlow)?;
         let quantity = match u64::try_from(quantity) {
             Ok(quantity @ 0..MAX_LIMIT) => quantity,
             Ok(_) => return Err(ThrottleError::TooLarge),
             Err(_) => return Err(ThrottleError::Negative),
         };
-        Ok(ThrottleAsk { policy, quantity, fills_in })
+        // This cannot overflow; the bucket would have been refused.
+        Ok(ThrottleAsk { policy: bucket.into(), quantity, fills_in: interval.get() * burst })
     }
 
     /// The quota of one of `nodes`: a part of the burst, at least 1, and a part of the rate.

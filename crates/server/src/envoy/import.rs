@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use super::Config;
-use crate::rules::LimitSpec;
 
 /// The limits as YAML, each with comments that show its descriptors and what its key consists of.
 ///
@@ -41,7 +40,9 @@ pub fn to_yaml(config: &Config) -> String {
         if rule.quota {
             text.push_str("  # quota_mode: denies only together with all other limits of this mode\n");
         }
-        push_limit(&mut text, limit);
+        limit.yaml().lines().for_each(|line| {
+            let _ = writeln!(text, "  {line}");
+        });
     }
     if config.limits.is_empty() {
         text.truncate(0);
@@ -56,19 +57,4 @@ pub fn to_yaml(config: &Config) -> String {
 /// Text that fits on one line.
 fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-fn push_limit(text: &mut String, limit: &LimitSpec) {
-    let policy = &limit.policy;
-    let _ = writeln!(text, "  - name: {}", limit.name);
-    let _ = writeln!(text, "    limit: {}", policy.quota());
-    let _ = writeln!(text, "    algorithm: {}", policy.algorithm.name());
-    let mut options = vec![policy.options(), limit.sharing.options()];
-    options.extend(limit.global.then(|| "global: true".to_owned()));
-    options.extend(limit.soft.then(|| "soft: true".to_owned()));
-    options.extend((limit.shadow && !limit.soft).then(|| "shadow: true".to_owned()));
-    options.extend(limit.max_keys.map(|keys| format!("max_keys: {keys}")));
-    for option in options.iter().flat_map(|options| options.split(", ")).filter(|option| !option.is_empty()) {
-        let _ = writeln!(text, "    {option}");
-    }
 }

@@ -111,11 +111,8 @@ pub(crate) fn build(
         let problems = vec![problem.mend("remove `value`, so that one rule limits each value separately")];
         errors.push(RulesError::Invalid { path: None, problems });
     }
-    match errors.len() {
-        0 => Ok(Config { domains: Domains::new(domains, rules), limits }),
-        1 => Err(errors.remove(0)),
-        _ => Err(RulesError::Several { errors }),
-    }
+    RulesError::check(errors)?;
+    Ok(Config { domains: Domains::new(domains, rules), limits })
 }
 
 /// Whether a file looks like a configuration of Envoy's rate limit service: a line begins with `domain` or `descriptors`, and

@@ -214,30 +214,3 @@ fn append(file: &mut File, action: &Action) -> io::Result<()> {
     line.push(b'\n');
     file.write_all(&line)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_system_that_hangs_stops_no_action() {
-        let path = std::env::temp_dir().join(format!("tidegate-audit-{}", std::process::id()));
-        let audit = Audit::appending_to(path.clone()).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        // To open it for writing waits until it is open for reading.
-        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
-        let act = |at: usize| audit.record(Nanos::ZERO, Action::new(&at.to_string(), "reset"));
-        (0..WAITING + 100).for_each(act);
-        assert_eq!(audit.recent()[0].client, (WAITING + 99).to_string());
-        // The file system goes on, and the next actions are in a new file.
-        let hung = path.with_extension("hung");
-        std::fs::rename(&path, &hung).unwrap();
-        let its = OpenOptions::new().read(true).write(true).open(&hung).unwrap();
-        drop(audit);
-        let written = std::fs::read_to_string(&path).unwrap();
-        assert!((WAITING - 1..=WAITING).contains(&written.lines().count()));
-        drop(its);
-        std::fs::remove_file(hung).unwrap();
-        std::fs::remove_file(path).unwrap();
-    }
-}

@@ -22,15 +22,3 @@ impl OnceAMinute {
         self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_is_allowed_once_a_minute() {
-        let message = OnceAMinute::default();
-        let due = |seconds| message.is_due(Nanos::from_secs(seconds));
-        assert_eq!([due(5), due(5), due(64), due(65), due(66)], [true, false, false, true, false]);
-    }
-}

@@ -54,7 +54,7 @@ pub struct WhatIfKey {
 }
 
 /// The result of one candidate.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WhatIf {
     /// The limit's name.
     pub limit: String,
@@ -167,16 +167,8 @@ impl Replay<'_> {
             limit: spec.name.clone(),
             was: recorded.and_then(|limit| limit.rule.clone()),
             candidate: spec.policy.to_string(),
-            requests: 0,
-            keys: 0,
-            all_keys: Estimate::default(),
             share,
-            denied: Denials::default(),
-            would_deny: Denials::default(),
-            newly_denied: 0,
-            no_longer_denied: 0,
-            most_denied: Vec::new(),
-            notes: Vec::new(),
+            ..WhatIf::default()
         };
         let policy = match spec.policy.policy() {
             Ok(policy) if spec.policy.algorithm.limits_rate() => policy,

@@ -93,14 +93,11 @@ pub fn load_cluster(path: &Path) -> Result<ClusterRules, RulesError> {
     }
     if rules.tokens.len() > MAX_RULES {
         let what = format!("there are {} cluster rules; at most {MAX_RULES} are allowed", rules.tokens.len());
-        let problems = vec![Problem::overall(what).mend("remove those that are not in use")];
-        errors.push(RulesError::Invalid { path: Some(path.to_owned()), problems });
+        let problem = Problem::overall(what).mend("remove those that are not in use");
+        errors.push(RulesError::invalid(Some(path), problem));
     }
-    match errors.len() {
-        0 => Ok(rules),
-        1 => Err(errors.remove(0)),
-        _ => Err(RulesError::Several { errors }),
-    }
+    RulesError::check(errors)?;
+    Ok(rules)
 }
 
 fn namespace(path: &Path) -> Result<Arc<str>, Problem> {

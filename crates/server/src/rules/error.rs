@@ -46,9 +46,23 @@ pub enum RulesError {
 }
 
 impl RulesError {
+    /// One problem of a file, or of rules that are not from a file.
+    pub fn invalid(path: Option<&Path>, problem: Problem) -> Self {
+        Self::Invalid { path: path.map(Path::to_owned), problems: vec![problem] }
+    }
+
+    /// Fails with the one error, or with several together.
+    pub(crate) fn check(mut errors: Vec<Self>) -> Result<(), Self> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Self::Several { errors }),
+        }
+    }
+
     /// A policy that proved to be invalid after its file was parsed.
     pub(crate) fn of_policy(limit: &str, error: &PolicyError) -> Self {
-        Self::Invalid { path: None, problems: vec![Problem::overall(format!("limit `{limit}`: {error}"))] }
+        Self::invalid(None, Problem::overall(format!("limit `{limit}`: {error}")))
     }
 
     /// All problems in the file, or in the first rejected one of several; empty if it could not be read.

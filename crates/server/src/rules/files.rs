@@ -21,9 +21,9 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, RulesError> {
     let mut files = Vec::new();
     search(path, 0, &mut files)?;
     if files.is_empty() {
-        let problem = Problem::overall("the directory has no file");
-        let problems = vec![problem.mend("check the directory; names that begin with a dot are left out")];
-        return Err(RulesError::Invalid { path: Some(path.to_owned()), problems });
+        let problem = Problem::overall("the directory has no file")
+            .mend("check the directory; names that begin with a dot are left out");
+        return Err(RulesError::invalid(Some(path), problem));
     }
     files.sort();
     Ok(files)
@@ -34,8 +34,8 @@ fn search(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()
     let read = |source| RulesError::Read { path: directory.to_owned(), source };
     if depth > MAX_DEPTH {
         let problem = Problem::overall(format!("the directories nest deeper than {MAX_DEPTH} levels"));
-        let problems = vec![problem.mend("does a symbolic link lead back to a directory above it?")];
-        return Err(RulesError::Invalid { path: Some(directory.to_owned()), problems });
+        let problem = problem.mend("does a symbolic link lead back to a directory above it?");
+        return Err(RulesError::invalid(Some(directory), problem));
     }
     for entry in fs::read_dir(directory).map_err(read)?.collect::<io::Result<Vec<_>>>().map_err(read)? {
         let path = entry.path();

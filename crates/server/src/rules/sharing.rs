@@ -23,7 +23,11 @@ const DEADLINE: &str = "`auto`, or a duration such as 50ms";
 
 /// The name of a mode in rules.
 pub(crate) fn mode_name(mode: Mode) -> &'static str {
-    MODES.iter().find(|(_, known)| *known == mode).map_or("exact", |(name, _)| name)
+    word(&MODES, &mode)
+}
+
+fn word<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
+    words.iter().find(|(_, known)| known == value).map_or("", |(word, _)| word)
 }
 
 /// A deadline of the store that is neither `auto` nor a duration.
@@ -53,15 +57,12 @@ pub(crate) fn is_sensible(deadline: Timeout) -> bool {
 impl SharingSpec {
     /// The options as the file writes them: `sharing: leased, slack: 1s, on_error: closed, deadline: 20ms`.
     pub fn options(&self) -> String {
-        fn name<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
-            words.iter().find(|(_, known)| known == value).map_or("", |(name, _)| name)
-        }
         let span = |name: &str, span: Duration| format!("{name}: {}", Nanos::from(span));
         let mut options = Vec::new();
-        options.extend(self.mode.map(|mode| format!("sharing: {}", name(&MODES, &mode))));
+        options.extend(self.mode.map(|mode| format!("sharing: {}", mode_name(mode))));
         options.extend(self.slack.map(|slack| span("slack", slack)));
         options.extend(self.unreported.map(|units| format!("unreported: {units}")));
-        options.extend(self.on_error.map(|on_error| format!("on_error: {}", name(&ON_ERROR, &on_error))));
+        options.extend(self.on_error.map(|on_error| format!("on_error: {}", word(&ON_ERROR, &on_error))));
         options.extend(self.deadline.map(|deadline| match deadline {
             Timeout::After(wait) => span("deadline", wait),
             Timeout::Auto => "deadline: auto".to_owned(),

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt::{self, Write as _},
     time::Duration,
 };
 
+use serde_json::json;
 use tidegate_core::{AlgorithmSpec, ParseQuotaError, Policy, PolicyError, Quota};
 use tidegate_limiter::WhenFull;
 use tidegate_redis::{Mode, OnError, Timeout};
@@ -22,7 +23,7 @@ pub struct Rules {
 }
 
 /// One limit as a rules file defines it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitSpec {
     /// The name in requests and metrics: 1 to 64 of `A-Z a-z 0-9 . _ : -`.
     pub name: String,
@@ -55,21 +56,47 @@ pub struct LimitSpec {
 impl LimitSpec {
     /// A limit without any option.
     pub(crate) fn new(name: String, policy: PolicySpec) -> Self {
-        Self {
-            name,
-            policy,
-            global: false,
-            shadow: false,
-            soft: false,
-            thresholds: Vec::new(),
-            max_keys: None,
-            when_full: WhenFull::default(),
-            on_expiry: OnExpiry::default(),
-            overrides: BTreeMap::new(),
-            deny: BTreeSet::new(),
-            sharing: SharingSpec::default(),
-            traffic: TrafficSpec::default(),
+        Self { name, policy, ..Self::default() }
+    }
+
+    /// The limit in the form of a rules file.
+    pub(crate) fn yaml(&self) -> String {
+        let mut text = format!("- name: {}\n", self.name);
+        // Writing to a `String` does not fail.
+        let _ =
+            writeln!(text, "  limit: {}\n  algorithm: {}", self.policy.quota(), self.policy.algorithm.name());
+        for options in [self.policy.options(), self.sharing.options()] {
+            options.split(", ").filter(|option| !option.is_empty()).for_each(|option| {
+                let _ = writeln!(text, "  {option}");
+            });
         }
+        for (name, on) in
+            [("global", self.global), ("shadow", self.shadow && !self.soft), ("soft", self.soft)]
+        {
+            if on {
+                let _ = writeln!(text, "  {name}: true");
+            }
+        }
+        if !self.thresholds.is_empty() {
+            let percentages: Vec<_> = self.thresholds.iter().map(|percent| format!("{percent}%")).collect();
+            let _ = writeln!(text, "  thresholds: [{}]", percentages.join(", "));
+        }
+        if let Some(max_keys) = self.max_keys {
+            let _ = writeln!(text, "  max_keys: {max_keys}");
+        }
+        // A JSON string is also a YAML string, with any characters.
+        if !self.overrides.is_empty() {
+            text.push_str("  overrides:\n");
+            for (key, policy) in &self.overrides {
+                let options = policy.options();
+                let options = if options.is_empty() { options } else { format!(", {options}") };
+                let _ = writeln!(text, "    {}: {{limit: {}{options}}}", json!(key), policy.quota());
+            }
+        }
+        if !self.deny.is_empty() {
+            let _ = writeln!(text, "  deny: {}", json!(self.deny));
+        }
+        text
     }
 }
 
@@ -110,7 +137,7 @@ pub struct SharingSpec {
 }
 
 /// An algorithm with its numbers and options, as written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicySpec {
     /// Which algorithm, with its options.
     pub algorithm: AlgorithmSpec,

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The ticks of a task in the background.
-fn ticks(period: Duration) -> Interval {
+pub(crate) fn ticks(period: Duration) -> Interval {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks

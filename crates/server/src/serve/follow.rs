@@ -7,12 +7,9 @@ use std::{
 };
 
 use tidegate_config::file::{Look, Watch};
-use tokio::{
-    sync::watch,
-    task::spawn_blocking,
-    time::{MissedTickBehavior, interval},
-};
+use tokio::{sync::watch, task::spawn_blocking};
 
+use super::background::ticks;
 use crate::{listen::security::ListenerSecurity, observe::metrics::Events};
 
 /// The maximum size of a file of certificates or clients.
@@ -32,8 +29,7 @@ pub(crate) async fn follow(
         return;
     }
     let mut watches = (tls, access);
-    let mut looks = interval(look.max(Duration::from_millis(1)));
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = ticks(look.max(Duration::from_millis(1)));
     loop {
         let is_ordered = tokio::select! {
             changed = orders.changed() => match changed {
@@ -45,20 +41,14 @@ pub(crate) async fn follow(
         let (its, counts) = (security.clone(), Arc::clone(&events));
         // A file system may hang. Meanwhile the loaded files stay in force.
         let step = spawn_blocking(move || {
-            let is_due = |watch: &mut Watch| {
-                if is_ordered {
-                    watch.catch_up();
-                }
-                is_ordered || watch.look() == Look::Changed
-            };
             if let (Some(watch), Some(tls)) = (&mut watches.0, &its.tls)
-                && is_due(watch)
+                && is_due(watch, is_ordered)
             {
                 let done = tls.reload().map_err(|error| error.to_string());
                 tell("certificates", done.map(|()| None), &counts.certificate_loads);
             }
             if let Some(watch) = &mut watches.1
-                && is_due(watch)
+                && is_due(watch, is_ordered)
             {
                 let done = its.access.reload().map(Some).map_err(|error| error.to_string());
                 tell("access file", done, &counts.access_loads);
@@ -68,6 +58,14 @@ pub(crate) async fn follow(
         let Ok(looked) = step.await else { return };
         watches = looked;
     }
+}
+
+/// Whether files must be loaded: they have changed, or someone has ordered it.
+pub(super) fn is_due(watch: &mut Watch, is_ordered: bool) -> bool {
+    if is_ordered {
+        watch.catch_up();
+    }
+    is_ordered || watch.look() == Look::Changed
 }
 
 fn tell(what: &str, done: Result<Option<usize>, String>, counts: &[std::sync::atomic::AtomicU64; 2]) {

@@ -1,6 +1,6 @@
 //! Starting, reloading and stopping the server, and the state that outlives it.
 
-mod background;
+pub(crate) mod background;
 pub(crate) mod follow;
 #[cfg(feature = "grpc")]
 mod for_envoy;

@@ -8,18 +8,22 @@ use std::{
     time::Duration,
 };
 
-use tidegate_config::file::{Look, Watch};
+use tidegate_config::file::Watch;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::spawn_blocking,
-    time::{MissedTickBehavior, interval, timeout},
+    time::timeout,
 };
 
 use crate::{
     decide::service::{InForce, Service},
     observe::metrics::Events,
     rules::{self, RulesError},
-    serve::sources::{Loaded, Sources},
+    serve::{
+        background::ticks,
+        follow::is_due,
+        sources::{Loaded, Sources},
+    },
 };
 
 /// After this long, a file that does not respond is logged.
@@ -83,8 +87,7 @@ impl Reload {
         look: Duration,
         mut orders: mpsc::Receiver<ReloadOrder>,
     ) {
-        let mut looks = interval(look.max(Duration::from_millis(1)));
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looks = ticks(look.max(Duration::from_millis(1)));
         loop {
             let order = tokio::select! {
                 order = orders.recv() => match order {
@@ -111,11 +114,7 @@ impl Reload {
         };
         let (load, its) = (Arc::clone(&self.load), Arc::clone(service));
         let mut work = spawn_blocking(move || {
-            if is_ordered {
-                watch.catch_up();
-            }
-            let is_due = is_ordered || watch.look() == Look::Changed;
-            let loaded = is_due.then(|| load(&its));
+            let loaded = is_due(&mut watch, is_ordered).then(|| load(&its));
             (watch, loaded)
         });
         let done = if let Ok(done) = timeout(self.slow, &mut work).await {

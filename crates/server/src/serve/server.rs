@@ -89,15 +89,12 @@ pub enum Ended {
 pub struct Server {
     options: Options,
     security: ListenerSecurity,
-    service: Arc<Service>,
     app: Arc<App>,
-    events: Arc<Events>,
     stats: Arc<RespStats>,
     reload: Reload,
     #[cfg(feature = "grpc")]
     for_envoy: ForEnvoy,
     reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
-    attempts: watch::Receiver<u64>,
     state: Option<Arc<State>>,
     usage: Option<Arc<Ledger>>,
     /// Where each option listens: HOST:PORT or unix:PATH.
@@ -196,7 +193,7 @@ impl Server {
             service: Arc::clone(&service),
             rates,
             metrics,
-            events: Arc::clone(&events),
+            events,
             flow,
             doors,
             rules_file: Arc::new(RulesFile::new(sources, options.rules_writable)),
@@ -218,11 +215,8 @@ impl Server {
         Ok(Self {
             options,
             security,
-            service,
             app,
-            events,
             stats,
-            attempts: reload.attempts(),
             reload,
             #[cfg(feature = "grpc")]
             for_envoy,
@@ -249,37 +243,24 @@ impl Server {
 
     /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
     pub fn reloads(&self) -> watch::Receiver<u64> {
-        self.attempts.clone()
+        self.reload.attempts()
     }
 
     /// The service with the limits.
     pub fn service(&self) -> &Arc<Service> {
-        &self.service
+        &self.app.service
     }
 
     /// Serves until an order says to stop: follows the rules file, and writes the state at intervals and at the end. The server
     /// also stops when the sender of the orders is dropped. Nothing that may hang, such as a disk, keeps it from stopping.
     pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
-        let Self {
-            options,
-            security,
-            service,
-            app,
-            events,
-            stats,
-            reload,
-            state,
-            usage,
-            serving,
-            stop_serving,
-            resp,
-            ..
-        } = self;
+        let Self { options, app, state, .. } = self;
+        let service = Arc::clone(&app.service);
         let mut background = JoinSet::new();
         let (reload_now, reload_orders) = self.reload_orders;
-        background.spawn(reload.follow(Arc::clone(&service), options.reload_interval, reload_orders));
+        background.spawn(self.reload.follow(Arc::clone(&service), options.reload_interval, reload_orders));
         let (reload_locks, reloads) = watch::channel(0);
-        background.spawn(follow(security, options.reload_interval, reloads, Arc::clone(&events)));
+        background.spawn(follow(self.security, options.reload_interval, reloads, Arc::clone(&app.events)));
         if let Some(state) = &state {
             let (state, service) = (Arc::clone(state), Arc::clone(&service));
             background.spawn(state.write_at_intervals(service, options.state_interval));
@@ -291,7 +272,7 @@ impl Server {
         background.spawn(every(occupancy::EVERY, move || occupancy.look(&its)));
         let (its, http) = (Arc::clone(&service), Arc::clone(&app));
         background.spawn(every(history::EVERY, move || {
-            let (http, resp) = (http.metrics.http.answers(), stats.latency.counts());
+            let (http, resp) = (http.metrics.http.answers(), self.stats.latency.counts());
             let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
             its.history().look(&its.limits(), answers, its.now());
         }));
@@ -312,15 +293,15 @@ impl Server {
         let stopping = Instant::now();
         app.ready.store(false, Ordering::Release);
         // Without a receiver, no listener is left to stop.
-        let _ = stop_serving.send(true);
-        let open = || events.http.connections.load(Ordering::Relaxed);
-        let ended = stop_listeners(serving, resp, options.grace, &mut orders, open).await;
+        let _ = self.stop_serving.send(true);
+        let open = || app.events.http.connections.load(Ordering::Relaxed);
+        let ended = stop_listeners(self.serving, self.resp, options.grace, &mut orders, open).await;
         #[cfg(feature = "grpc")]
         sending.end().await;
         let (flow, now) = (Arc::clone(&app.flow), service.now());
         let last = move || {
             flow.hours.write(&flow.reports, now);
-            if let Some(usage) = usage {
+            if let Some(usage) = self.usage {
                 usage.write();
             }
         };
@@ -516,7 +497,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_disk_that_hangs_does_not_keep_the_server_from_stopping() {
         let events = Arc::new(Events::default());
-        let (state, release) = on_a_disk_that_hangs("server", &events);
+        let (state, release) = on_a_disk_that_hangs(&events);
         let options = Options {
             state_interval: Duration::from_millis(1),
             grace: Duration::ZERO,
@@ -534,6 +515,9 @@ mod tests {
         orders.send(Order::Stop).await.unwrap();
         let ended = timeout(Duration::from_secs(20), running).await.expect("the server should stop");
         assert_eq!(ended.unwrap(), Ended::Unsaved);
+        // The write that hung, and the last one.
+        assert_eq!(events.state_writes_failed.load(Ordering::Relaxed), 2);
+        assert_eq!(events.state_writes.load(Ordering::Relaxed), 0);
         drop(release);
     }
 }

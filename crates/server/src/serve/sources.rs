@@ -133,21 +133,14 @@ impl Sources {
                 distinct(path, &cluster.limits, "a cluster rule's limit", taken).map(|()| cluster)
             },
         );
-        match (rules, config, cluster) {
-            (
-                Ok(mut rules),
-                Ok(Config { domains, limits }),
-                Ok(ClusterRules { tokens, limits: of_tokens }),
-            ) => {
-                rules.limits.extend(limits.into_iter().chain(of_tokens));
-                Ok(Loaded { rules, domains, tokens })
-            }
-            (rules, config, cluster) => {
-                let mut errors: Vec<_> =
-                    [rules.err(), config.err(), cluster.err()].into_iter().flatten().collect();
-                Err(if errors.len() == 1 { errors.remove(0) } else { RulesError::Several { errors } })
-            }
-        }
+        let mut errors = Vec::new();
+        let mut rules = rules.unwrap_or_else(|error| left_out(error, &mut errors));
+        let Config { domains, limits } = config.unwrap_or_else(|error| left_out(error, &mut errors));
+        let ClusterRules { tokens, limits: of_tokens } =
+            cluster.unwrap_or_else(|error| left_out(error, &mut errors));
+        RulesError::check(errors)?;
+        rules.limits.extend(limits.into_iter().chain(of_tokens));
+        Ok(Loaded { rules, domains, tokens })
     }
 }
 
@@ -157,6 +150,11 @@ impl fmt::Display for Sources {
         let paths: Vec<String> = self.paths().iter().map(|path| path.display().to_string()).collect();
         f.write_str(&paths.join(", "))
     }
+}
+
+fn left_out<T: Default>(error: RulesError, errors: &mut Vec<RulesError>) -> T {
+    errors.push(error);
+    T::default()
 }
 
 /// Checks that no limit of a source has the name of one that is taken.

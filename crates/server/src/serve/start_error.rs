@@ -50,7 +50,7 @@ pub enum StartError {
     #[error("--audit {}: cannot append to it: {source}", path.display())]
     Audit {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
@@ -58,7 +58,7 @@ pub enum StartError {
     #[error("--usage {}: cannot write there: {source}", path.display())]
     Usage {
         /// The directory.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
@@ -107,22 +107,15 @@ pub enum StartError {
 impl StartError {
     /// Why rules cannot be loaded. A file that cannot be read is named with its option.
     pub(crate) fn of_rules(error: RulesError, options: &Options) -> Self {
-        let option = match &error {
-            RulesError::Read { path, .. } => {
-                let is_in =
-                    |named: &Option<PathBuf>| named.as_ref().is_some_and(|named| path.starts_with(named));
-                [
-                    ("rules", is_in(&options.rules)),
-                    ("envoy-config", is_in(&options.envoy_config)),
-                    ("sentinel-rules", is_in(&options.sentinel_rules)),
-                ]
-                .into_iter()
-                .find_map(|(option, is_it)| is_it.then_some(option))
-            }
-            _ => None,
-        };
-        match option {
-            Some(option) => Self::RulesFile { option, source: error },
+        let RulesError::Read { path, .. } = &error else { return Self::Rules(error) };
+        let named = [
+            ("rules", &options.rules),
+            ("envoy-config", &options.envoy_config),
+            ("sentinel-rules", &options.sentinel_rules),
+        ];
+        let is_in = |named: &Option<PathBuf>| named.as_ref().is_some_and(|named| path.starts_with(named));
+        match named.into_iter().find(|(_, named)| is_in(named)) {
+            Some((option, _)) => Self::RulesFile { option, source: error },
             None => Self::Rules(error),
         }
     }

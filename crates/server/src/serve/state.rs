@@ -19,7 +19,7 @@ use crate::{
     observe::{metrics::Events, once_a_minute::OnceAMinute},
     serve::{
         start_error::StartError,
-        state_file::{self, StateError, StateFile, StatePathError, too_far_ahead},
+        state_file::{self, Restored, StateError, StateFile, StatePathError, too_far_ahead},
     },
 };
 
@@ -110,8 +110,8 @@ impl State {
     /// Restores the states in the file, or with a store, the number of servers.
     pub fn restore(&self, service: &Service) {
         let Some(found) = &self.found else { return };
+        let file = self.file.path().display();
         if let Some(shared) = service.store() {
-            let file = self.file.path().display();
             if let Some(nodes) = found.nodes() {
                 shared.store().recall_nodes(nodes);
                 tracing::info!(%file, nodes, "restored the number of servers that share the store");
@@ -125,36 +125,30 @@ impl State {
             return;
         }
         match state_file::restore(self.file.path(), service, service.now()) {
-            Ok(restored) => tracing::info!(
-                file = %self.file.path().display(),
-                states = restored.states,
-                dropped = restored.dropped,
-                "state restored",
-            ),
-            Err(error) => tracing::error!(
-                file = %self.file.path().display(),
-                %error,
-                "the state file changed while it was read: not all of it was restored",
-            ),
+            Ok(Restored { states, dropped }) => tracing::info!(%file, states, dropped, "state restored"),
+            Err(error) => {
+                tracing::error!(%file, %error, "the state file changed while it was read: not all of it was restored");
+            }
         }
     }
 
     /// Writes the file. A failure is logged, and the file stays as it was. Returns whether it was written.
     pub fn write(&self, service: &Service) -> bool {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.file.path().display();
         match (self.write)(&self.file, service) {
             Ok(bytes) => {
                 self.events.state_writes.fetch_add(1, Ordering::Relaxed);
                 self.events.state_written_at.store(service.now().get(), Ordering::Relaxed);
                 self.events.state_bytes.store(bytes, Ordering::Relaxed);
-                tracing::debug!(file = %self.file.path().display(), bytes, "state written");
+                tracing::debug!(%file, bytes, "state written");
                 true
             }
             Err(error) => {
                 self.failed();
                 if self.complaint.is_due(service.now()) {
                     tracing::error!(
-                        file = %self.file.path().display(),
+                        %file,
                         %error,
                         "cannot write the state; the file is unchanged (at most one line a minute)",
                     );
@@ -182,11 +176,8 @@ impl State {
             let mut write = spawn_blocking(move || state.write(&service));
             if timeout(self.slow, &mut write).await.is_err() {
                 self.failed();
-                tracing::error!(
-                    file = %self.file.path().display(),
-                    seconds = self.slow.as_secs(),
-                    "the state is still being written; the disk may hang",
-                );
+                let (file, seconds) = (self.file.path().display(), self.slow.as_secs());
+                tracing::error!(%file, seconds, "the state is still being written; the disk may hang");
                 // A panic while writing has already logged itself.
                 let _ = write.await;
             }
@@ -203,10 +194,8 @@ impl State {
             return written.unwrap_or(false);
         }
         self.failed();
-        tracing::error!(
-            file = %self.file.path().display(),
-            "the state was not written in time; the file is unchanged",
-        );
+        let file = self.file.path().display();
+        tracing::error!(%file, "the state was not written in time; the file is unchanged");
         false
     }
 }
@@ -222,18 +211,11 @@ fn pause(every: Duration, took: Duration) -> Duration {
 pub(crate) mod tests {
     use std::sync::mpsc;
 
-    use tidegate_core::ManualClock;
-
     use super::*;
-    use crate::{
-        decide::{limits::Limits, throttle::Throttle},
-        observe::captured_log::captured,
-        rules,
-    };
 
     /// A state on a disk that hangs: nothing is written until the sender is dropped.
-    pub(crate) fn on_a_disk_that_hangs(name: &str, events: &Arc<Events>) -> (State, mpsc::Sender<()>) {
-        let path = std::env::temp_dir().join(format!("tidegate-hangs-{}-{name}", std::process::id()));
+    pub(crate) fn on_a_disk_that_hangs(events: &Arc<Events>) -> (State, mpsc::Sender<()>) {
+        let path = std::env::temp_dir().join(format!("tidegate-hangs-{}", std::process::id()));
         let mut state = State::open(Some(path), Nanos::ZERO, events).unwrap().unwrap();
         let (release, hangs) = mpsc::channel();
         let hangs = Mutex::new(hangs);
@@ -243,46 +225,6 @@ pub(crate) mod tests {
         });
         (state.slow, state.last_write) = (Duration::from_millis(1), Duration::from_millis(50));
         (state, release)
-    }
-
-    #[tokio::test]
-    async fn a_disk_that_hangs_is_reported_and_the_last_write_times_out() {
-        let limits = Limits::new(rules::example(), 10, |_| None, Nanos::ZERO).unwrap();
-        let throttle = Throttle::new(10, None).unwrap();
-        let service = Arc::new(Service::new(limits, throttle, Arc::new(ManualClock::default())));
-        let events = Arc::new(Events::default());
-        let (state, release) = on_a_disk_that_hangs("unit", &events);
-        let state = Arc::new(state);
-        let writing = Arc::clone(&state).write_at_intervals(Arc::clone(&service), Duration::from_millis(1));
-        let writing = tokio::spawn(writing);
-        while events.state_writes_failed.load(Ordering::Relaxed) == 0 {
-            tokio::task::yield_now().await;
-        }
-        writing.abort();
-        assert!(!Arc::clone(&state).write_last(service, Duration::ZERO).await);
-        assert_eq!(events.state_writes_failed.load(Ordering::Relaxed), 2);
-        assert_eq!(events.state_writes.load(Ordering::Relaxed), 0);
-        drop(release);
-    }
-
-    #[test]
-    fn a_full_disk_is_logged_at_most_once_a_minute() {
-        let limits = Limits::new(rules::example(), 10, |_| None, Nanos::ZERO).unwrap();
-        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_000)));
-        let its: Arc<dyn tidegate_core::Clock> = Arc::<ManualClock>::clone(&clock);
-        let service = Service::new(limits, Throttle::new(10, None).unwrap(), its);
-        let path = std::env::temp_dir().join(format!("tidegate-full-{}", std::process::id()));
-        let events = Arc::new(Events::default());
-        let mut state = State::open(Some(path), Nanos::ZERO, &events).unwrap().unwrap();
-        state.write = Box::new(|_, _| Err(io::ErrorKind::StorageFull.into()));
-        let lines = captured(|| {
-            for _ in 0..119 {
-                assert!(!state.write(&service));
-                clock.advance(Duration::from_secs(1));
-            }
-        });
-        let told = lines.iter().filter(|line| line.contains("cannot write the state")).count();
-        assert_eq!((told, events.state_writes_failed.load(Ordering::Relaxed)), (2, 119), "{lines:?}");
     }
 
     #[test]

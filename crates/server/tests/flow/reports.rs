@@ -250,3 +250,29 @@ fn pushed_rules_have_a_file_for_each_application_and_the_one_before() {
     let error = Running::try_start_at(options, START).err().unwrap();
     assert!(error.contains("other.yaml"), "{error}");
 }
+
+#[test]
+fn a_chart_has_the_newest_second_at_the_right_and_what_is_blocked_on_top() {
+    let server = Running::with_rules("flow-chart", RULES);
+    let mut programs = Programs::of(&server);
+    assert_eq!(programs.report("a", 101, &db(&json!([[100, 5, 5, 0, 5, 0, 1]]))), 200);
+    let body = page(&server, "/flow?app=shop&resource=db").body;
+    assert!(body.contains(r#"class="admitted" d="M708.0 120.0V60.0H720.0V120.0Z""#), "{body}");
+    assert!(body.contains(r#"class="denied" d="M708.0 60.0V0.0H720.0V60.0Z""#), "{body}");
+}
+
+#[test]
+fn numbers_are_short() {
+    let server = Running::with_rules("flow-numbers", RULES);
+    let rates = [(0, "0.0"), (999, "99.9"), (1_000, "100"), (123_450, "12.3k"), (500_000_000, "50.0M")];
+    let counts = [(0, "0"), (999, "999"), (1_000, "1,000"), (50_000_000, "50,000,000"), (7, "7")];
+    let resource = |(at, ((passed, _), (in_flight, _)))| json!({"name": format!("r{at}"), "in_flight": in_flight, "seconds": [[100, passed, 0, 0, 0, 0, 0]]});
+    let resources: Vec<Value> = rates.into_iter().zip(counts).enumerate().map(resource).collect();
+    assert_eq!(Programs::of(&server).report("a", 101, &json!(resources)), 200);
+    let body = page(&server, "/flow?app=shop").body;
+    for (at, ((_, rate), (_, count))) in rates.into_iter().zip(counts).enumerate() {
+        assert!(body.contains(&format!("data-head=\"Passed/s\">{rate}<")), "{rate}: {body}");
+        let body = page(&server, &format!("/flow?app=shop&resource=r{at}")).body;
+        assert!(body.contains(&format!("<li>{count} in flight")), "{count}: {body}");
+    }
+}

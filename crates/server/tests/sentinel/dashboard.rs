@@ -5,11 +5,13 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::PathBuf,
-    sync::mpsc,
+    sync::{Arc, Mutex, mpsc},
     thread,
+    time::Duration,
 };
 
 use serde_json::{Value, json};
+use tidegate_core::Clock as _;
 use tidegate_flow::{
     Gate, ManualTimer,
     rules::{FlowRule, Rules as GateRules},
@@ -297,4 +299,62 @@ fn the_last_minute_of_a_program_is_shown_again_after_a_restart() {
     server.stop();
     let server = Running::start(Options { sentinel_dashboard: Some(address), ..options() });
     eventually("the new server shows them", || passed(&server) == 7);
+}
+
+/// A program whose metrics are this text, and which has no rules. Tells when it was asked for metrics.
+fn reporting(metrics: &Arc<Mutex<String>>) -> (SocketAddr, mpsc::Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (metrics, (tell, told)) = (Arc::clone(metrics), mpsc::channel());
+    thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut request = [0; 4_096];
+            let length = stream.read(&mut request).unwrap_or(0);
+            let is_asked = request[..length].starts_with(b"GET /metric?");
+            let body = if is_asked { metrics.lock().unwrap().clone() } else { "[]".to_owned() };
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all((head + &body).as_bytes());
+            if is_asked {
+                let _ = tell.send(());
+            }
+        }
+    });
+    (address, told)
+}
+
+#[test]
+fn metrics_become_seconds_and_an_idle_resource_is_shown_for_a_minute() {
+    let server = Running::start(options());
+    let now = server.clock.now().get() / 1_000_000_000;
+    let (one, two) = (now - 2, now - 1);
+    let metrics = Arc::new(Mutex::new(format!(
+        "{one}000|a|3|1|2|1|7|0|5|0\n{one}000|__cpu_usage__|9|0|0|0|0\nbroken\n{one}000|b|1|0|0\n{two}000|a|1|0|1|0|0"
+    )));
+    let (address, asked) = reporting(&metrics);
+    let alive = || assert_eq!(beat(&server, &format!("app=old&ip=127.0.0.1&port={}", address.port())).0, 200);
+    let resources = || app(&server, "old")["resources"].as_array().cloned().unwrap_or_default();
+    let again = || {
+        while asked.try_recv().is_ok() {}
+        (0..2).for_each(|_| asked.recv_timeout(PATIENCE).unwrap());
+    };
+    alive();
+    eventually("the metrics are shown", || resources().len() == 1);
+    let told = &resources()[0];
+    let last = |what: &str| told["minute"][what].as_array().unwrap()[58..].to_vec();
+    assert_eq!(told["resource"], "a");
+    assert_eq!(["pass", "block", "exceptions"].map(last), [[3, 1], [1, 0], [1, 0]]);
+    assert!((told["mean_rt_ms"].as_f64().unwrap() - 4.666).abs() < 1e-6, "14 ms of three: {told}");
+
+    metrics.lock().unwrap().clear();
+    for (seconds, is_shown) in [(30, true), (29, true), (2, false)] {
+        server.advance(Duration::from_secs(seconds));
+        alive();
+        again();
+        eventually("the program has reported", || resources().len() == usize::from(is_shown));
+        assert!(resources().iter().all(|idle| idle["in_flight"] == 0));
+    }
+    let newest = now + 60;
+    let many = (0..3_000).map(|at| format!("{newest}000|r{at}|1|0|0|0|0\n"));
+    *metrics.lock().unwrap() = many.collect();
+    eventually("as many as there is room for are shown", || resources().len() == 2_000);
 }

@@ -158,22 +158,23 @@ impl Own {
 impl Resource {
     fn take(&mut self, told: &Told, now: u64, ahead: i128) {
         self.in_flight = told.in_flight.min(MAX_COUNT);
-        self.blocked = counts(&told.blocked);
-        self.origins = parts(&told.origins);
-        self.contexts = parts(&told.contexts);
+        let at_most = |count: u64| count.min(MAX_COUNT);
+        self.blocked = bounded(&told.blocked, at_most);
+        self.adaptive = bounded(&told.adaptive, at_most);
+        self.origins = bounded(&told.origins, |counts| counts.map(at_most));
+        self.contexts = bounded(&told.contexts, |counts| counts.map(at_most));
         self.breakers = told
             .breakers
             .iter()
             .take(MAX_RULES)
             .map(|(rule, state)| (short(rule, MAX_LABEL), known(state)))
             .collect();
-        self.adaptive = counts(&told.adaptive);
         for second in &told.seconds {
             // An answer may get lost: then the next report has the same seconds again.
             let is_recent = second[0] < now && now - second[0] <= MINUTE as u64;
             if is_recent && self.seconds.back().is_none_or(|last| last.0 < second[0]) {
                 let [at, ref counts @ ..] = *second;
-                let counts = counts.map(|count| count.min(MAX_COUNT));
+                let counts = counts.map(at_most);
                 self.seconds.push_back((at, counts));
                 // After a restart of the server a program sends its last minute again.
                 if at > self.counted {
@@ -200,14 +201,9 @@ impl Resource {
     }
 }
 
-fn counts(told: &[(String, u64)]) -> Vec<(String, u64)> {
-    let bounded = |(name, count): &(String, u64)| (short(name, MAX_LABEL), (*count).min(MAX_COUNT));
-    told.iter().take(MAX_RULES).map(bounded).collect()
-}
-
-fn parts(told: &[Part]) -> Vec<Part> {
-    let bounded = |(name, counts): &Part| (short(name, MAX_LABEL), counts.map(|count| count.min(MAX_COUNT)));
-    told.iter().take(MAX_RULES).map(bounded).collect()
+/// The first numbers, each within its bound.
+fn bounded<T: Copy>(told: &[(String, T)], bound: impl Fn(T) -> T) -> Vec<(String, T)> {
+    told.iter().take(MAX_RULES).map(|(name, count)| (short(name, MAX_LABEL), bound(*count))).collect()
 }
 
 /// A breaker's state, if it is one.

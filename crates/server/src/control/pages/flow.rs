@@ -2,7 +2,7 @@
 
 use super::{
     Missing,
-    chart::{Pair, Size, chart},
+    chart::{self, Pair},
     layout::layout,
     shown,
 };
@@ -13,19 +13,11 @@ use crate::{
 use maud::{Markup, html};
 use tidegate_flow::rules::Target;
 
-/// Seconds in the charts.
-const RECENT: usize = 60;
-
 /// The page of an application, or of all.
 pub(super) fn page(app: &App, name: Option<String>, viewer: Viewer) -> Result<Markup, Missing> {
     let Some(name) = name else {
-        return Ok(layout(
-            "Flow",
-            "/flow",
-            Some("/live?app="),
-            &html! { h1 { "Flow" } },
-            &changing(app, "")?,
-        ));
+        let head = html! { h1 { "Flow" } };
+        return Ok(layout("Flow", "/flow", Some("/live?app="), &head, &changing(app, "")?));
     };
     let body = changing(app, &name)?;
     let summary = summary(app, &name)?;
@@ -125,7 +117,7 @@ fn row_of_app(summary: &AppSummary) -> Markup {
     for told in resources {
         minute.resize(minute.len().max(told.minute.len()), [0; 2]);
         for (sum, pair) in minute.iter_mut().zip(pairs(told)) {
-            *sum = [sum[0].saturating_add(pair[0]), sum[1].saturating_add(pair[1])];
+            *sum = chart::sum(&[*sum, pair]);
         }
     }
     let there = summary.instances.iter().filter(|instance| !instance.is_gone).count();
@@ -204,15 +196,13 @@ pub(super) fn reasons(told: &ResourceSummary) -> Option<String> {
 
 /// The cells that applications and resources have alike.
 fn numbers([pass, block]: [f64; 2], in_flight: u64, minute: &[Pair]) -> Markup {
-    let sum = |of: usize| minute.iter().fold(0_u64, |sum, pair| sum.saturating_add(pair[of]));
-    let words = format!("{} passed and {} blocked in the last minute", sum(0), sum(1));
+    let [passed, blocked] = chart::sum(minute);
+    let words = format!("{passed} passed and {blocked} blocked in the last minute");
     html! {
         td role="cell" data-head="Passed/s" { (shown::rate(pass)) }
         td role="cell" data-head="Blocked/s" { (shown::rate(block)) }
         td role="cell" data-head="In flight" { (in_flight) }
-        td role="cell" class="chart" data-head="Last minute" {
-            (chart(minute, RECENT, Size { width: 120, height: 28, steps: RECENT }, &words))
-        }
+        td role="cell" class="chart" data-head="Last minute" { (chart::minute(minute, &words)) }
     }
 }
 

@@ -5,13 +5,11 @@ use maud::{Markup, html};
 use tidegate_core::Nanos;
 
 use super::{
-    Missing,
-    chart::{Size, chart},
+    Missing, chart,
     key::{action, block, linked},
     latency,
     layout::layout,
     overview::{pairs, rates},
-    rules::yaml,
     shown,
 };
 use crate::{
@@ -33,7 +31,7 @@ pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup,
     let (rule, global) = {
         let limits = app.service.limits();
         let limit = found(&limits, &name)?;
-        (yaml(limit), limit.spec().global)
+        (limit.spec().yaml(), limit.spec().global)
     };
     let live = format!("/live?name={}", shown::encoded(&name));
     let looked_up = match &key {
@@ -136,16 +134,10 @@ pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, 
     let chart_of = |step, full, title: &str| {
         let told = history.of(name, step, full)?;
         let pairs = pairs(&told);
-        let sum = pairs.iter().fold([0; 2], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]]);
-        let most = pairs.iter().map(|pair| pair[0] + pair[1]).max().unwrap_or(0) as f64 / told.step as f64;
-        let words = format!(
-            "{title}: {} admitted, {} denied, at most {} a second",
-            shown::count(sum[0]),
-            shown::count(sum[1]),
-            shown::rate(most)
-        );
-        let size = Size { width: 720, height: 120, steps: 180 };
-        Some(html! { figure { figcaption { (words) } (chart(&pairs, full, size, &words)) } })
+        let [admitted, denied] = chart::sum(&pairs).map(shown::count);
+        let most = shown::rate(chart::most(&pairs) as f64 / told.step as f64);
+        let words = format!("{title}: {admitted} admitted, {denied} denied, at most {most} a second");
+        Some(chart::figure(&pairs, full, 180, &words))
     };
     let sample = history.latency_of(name, Step::Second, 900).map(|told| latency::sums(&told.points));
     let latency = sample.and_then(|sums| {

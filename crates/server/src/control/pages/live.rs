@@ -12,10 +12,13 @@ use axum::{
 };
 use futures_util::stream;
 use maud::Markup;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::Interval;
 
 use super::{Missing, answer as response, flow, limit, overview, page, resource, servers};
-use crate::edges::http::{App, Viewer, query_fields};
+use crate::{
+    edges::http::{App, Viewer, query_fields},
+    serve::background::ticks,
+};
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -52,9 +55,7 @@ pub(super) fn answer(app: Arc<App>, uri: &Uri, viewer: Viewer) -> Response<Body>
         },
         Err(error) => return page(Err(error.into())),
     };
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let access = app.access_generation();
+    let (ticks, access) = (ticks(EVERY), app.access_generation());
     let events = stream::unfold(Going { app, part, ticks, access }, next);
     response(StatusCode::OK, "text/event-stream", Body::from_stream(events))
 }

@@ -38,35 +38,23 @@ use crate::edges::http::{App, QueryError, Viewer, query_fields};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// A static file for the pages.
-struct Asset {
-    path: &'static str,
-    kind: &'static str,
-    text: &'static str,
-}
+const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const ASSETS: [Asset; 7] = [
-    Asset { path: "/assets/ask.js", kind: "text/javascript; charset=utf-8", text: include_str!("ask.js") },
-    Asset { path: "/assets/form.js", kind: "text/javascript; charset=utf-8", text: include_str!("form.js") },
-    Asset {
-        path: "/assets/limits.js",
-        kind: "text/javascript; charset=utf-8",
-        text: include_str!("limits.js"),
-    },
-    Asset { path: "/assets/page.js", kind: "text/javascript; charset=utf-8", text: include_str!("page.js") },
-    Asset {
-        path: "/assets/rules.js",
-        kind: "text/javascript; charset=utf-8",
-        text: include_str!("rules.js"),
-    },
-    Asset { path: "/assets/style.css", kind: "text/css; charset=utf-8", text: include_str!("style.css") },
-    Asset { path: "/assets/icon.svg", kind: "image/svg+xml", text: include_str!("icon.svg") },
+/// The paths of the files that the pages load, with their types and contents.
+const ASSETS: [(&str, &str, &str); 7] = [
+    ("/assets/ask.js", SCRIPT, include_str!("ask.js")),
+    ("/assets/form.js", SCRIPT, include_str!("form.js")),
+    ("/assets/limits.js", SCRIPT, include_str!("limits.js")),
+    ("/assets/page.js", SCRIPT, include_str!("page.js")),
+    ("/assets/rules.js", SCRIPT, include_str!("rules.js")),
+    ("/assets/style.css", "text/css; charset=utf-8", include_str!("style.css")),
+    ("/assets/icon.svg", "image/svg+xml", include_str!("icon.svg")),
 ];
 
 /// The routes of the pages.
 pub(crate) fn routes() -> Router<Arc<App>> {
     let mut router = Router::new();
-    for Asset { path, kind, text } in ASSETS {
+    for (path, kind, text) in ASSETS {
         router = router.route(path, get(move || async move { answer(StatusCode::OK, kind, text.into()) }));
     }
     for path in ["/", "/limit", "/rules", "/audit", "/servers", "/flow", "/live"] {

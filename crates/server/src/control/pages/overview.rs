@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::{
     Missing,
-    chart::{Pair, Size, chart},
+    chart::{self, Pair},
     denied, latency,
     layout::layout,
     shown,
@@ -155,10 +155,9 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
     let Row { limit, pairs, rates: [admitted, denied] } = row;
     let (spec, stats) = (limit.spec(), limit.limiter().stats());
     let name = &spec.name;
-    let sum = pairs.iter().fold([0; 2], |sum, pair| [sum[0] + pair[0], sum[1] + pair[1]]);
-    let most = pairs.iter().map(|pair| pair[0] + pair[1]).max().unwrap_or(0);
+    let most = chart::most(pairs);
     let what = if spec.shadow { "would have been denied" } else { "denied" };
-    let (admits, denies) = (shown::count(sum[0]), shown::count(sum[1]));
+    let [admits, denies] = chart::sum(pairs).map(shown::count);
     let words = format!("{admits} admitted and {denies} {what} in the last minute, at most {most} a second");
     let top = limit.top(1, app.service.now());
     let heaviest = top.as_ref().and_then(|top| Some((top.asked.first()?, top.requests)));
@@ -182,7 +181,7 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
                 @if spec.shadow { small { "would be " } } (shown::share(*denied, admitted + denied))
             }
             td role="cell" class="chart" data-head="Last minute" {
-                (chart(pairs, RECENT, Size { width: 120, height: 28, steps: RECENT }, &words))
+                (chart::minute(pairs, &words))
                 small { "≤ " (shown::count(most)) "/s" }
             }
             td role="cell" class="key" data-head="Most requests" {

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::{
     Missing,
-    chart::{Pair, Size, chart},
+    chart::{self, Pair},
     flow::{limits, pairs, reasons, summary},
     layout::layout,
     shown,
@@ -60,16 +60,10 @@ pub(super) fn changing(app: &App, name: &str, resource: &str) -> Result<Markup, 
 
 /// A chart with its sums and its scale.
 fn figure(span: &str, points: &[Pair], full: usize, step: &str) -> Markup {
-    let sum = |of: usize| shown::count(points.iter().fold(0, |sum, pair| sum.saturating_add(pair[of])));
-    let most = points.iter().map(|pair| pair[0].saturating_add(pair[1])).max().unwrap_or(0);
-    let words = format!(
-        "The last {span}: {} passed and {} blocked, at most {} in a {step}",
-        sum(0),
-        sum(1),
-        shown::count(most)
-    );
-    let size = Size { width: 720, height: 120, steps: full };
-    html! { figure { figcaption { (words) } (chart(points, full, size, &words)) } }
+    let [passed, blocked] = chart::sum(points).map(shown::count);
+    let most = shown::count(chart::most(points));
+    let words = format!("The last {span}: {passed} passed and {blocked} blocked, at most {most} in a {step}");
+    chart::figure(points, full, full, &words)
 }
 
 fn table(title: &str, head: &str, rows: &[(String, [u64; 3])]) -> Markup {

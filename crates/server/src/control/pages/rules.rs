@@ -2,12 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write,
     sync::{Arc, atomic::Ordering},
 };
 
 use maud::{Markup, html};
-use serde_json::json;
 use tidegate_core::{AlgorithmSpec, Wants};
 use tokio::task::spawn_blocking;
 
@@ -16,48 +14,9 @@ use super::{
     shown,
 };
 use crate::{
-    decide::limits::Limit,
     edges::http::{App, Viewer},
     rules::file::Text,
 };
-
-/// A limit in the form of a rules file.
-pub(super) fn yaml(limit: &Limit) -> String {
-    let spec = limit.spec();
-    let mut text = format!("- name: {}\n", spec.name);
-    // Writing to a `String` does not fail.
-    let _ = writeln!(text, "  limit: {}\n  algorithm: {}", spec.policy.quota(), spec.policy.algorithm.name());
-    for options in [spec.policy.options(), spec.sharing.options()] {
-        options.split(", ").filter(|option| !option.is_empty()).for_each(|option| {
-            let _ = writeln!(text, "  {option}");
-        });
-    }
-    for (name, on) in [("global", spec.global), ("shadow", spec.shadow && !spec.soft), ("soft", spec.soft)] {
-        if on {
-            let _ = writeln!(text, "  {name}: true");
-        }
-    }
-    if !spec.thresholds.is_empty() {
-        let percentages: Vec<_> = spec.thresholds.iter().map(|percent| format!("{percent}%")).collect();
-        let _ = writeln!(text, "  thresholds: [{}]", percentages.join(", "));
-    }
-    if let Some(max_keys) = spec.max_keys {
-        let _ = writeln!(text, "  max_keys: {max_keys}");
-    }
-    // A JSON string is also a YAML string, with any characters.
-    if !spec.overrides.is_empty() {
-        text.push_str("  overrides:\n");
-        for (key, policy) in &spec.overrides {
-            let options = policy.options();
-            let options = if options.is_empty() { options } else { format!(", {options}") };
-            let _ = writeln!(text, "    {}: {{limit: {}{options}}}", json!(key), policy.quota());
-        }
-    }
-    if !spec.deny.is_empty() {
-        let _ = writeln!(text, "  deny: {}", json!(spec.deny));
-    }
-    text
-}
 
 pub(super) async fn page(app: &App, viewer: Viewer) -> Markup {
     let limits = app.service.limits();
@@ -65,7 +24,7 @@ pub(super) async fn page(app: &App, viewer: Viewer) -> Markup {
     let seconds = |since: u64| (now.get() / 1_000_000_000).saturating_sub(since / 1_000_000_000);
     let ago = seconds(app.events.rules_loaded_at.load(Ordering::Relaxed));
     let count = limits.limits().len();
-    let rules: String = limits.limits().iter().map(|limit| yaml(limit)).collect();
+    let rules: String = limits.limits().iter().map(|limit| limit.spec().yaml()).collect();
     drop(limits);
     let rejected = app.events.rejected();
     let file = Arc::clone(&app.rules_file);

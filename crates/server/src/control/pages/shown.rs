@@ -39,21 +39,3 @@ pub(super) fn share(part: f64, whole: f64) -> String {
 pub(super) fn encoded(value: &str) -> String {
     percent_encoding::utf8_percent_encode(value, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_short() {
-        assert_eq!([0.0, 99.94, 100.0, 12_345.0, 5e7].map(rate), ["0.0", "99.9", "100", "12.3k", "50.0M"]);
-        assert_eq!([0, 999, 1_000, 50_000_000].map(count), ["0", "999", "1,000", "50,000,000"]);
-        assert_eq!([share(1.0, 4.0), share(0.0, 0.0)], ["25 %", "–"]);
-    }
-
-    #[test]
-    fn text_cannot_change_its_line() {
-        assert_eq!(text("a\u{1b}[2J\n\u{202e}b"), "a\u{fffd}[2J\u{fffd}\u{fffd}b");
-        assert_eq!(encoded("a b&c"), "a%20b%26c");
-    }
-}

@@ -89,10 +89,7 @@ impl Rooms {
                 limits.len()
             );
             let mend = "raise max_memory (or --max-memory), or lower the max_keys of limits that have one";
-            return Err(RulesError::Invalid {
-                path: None,
-                problems: vec![Problem::overall(what).mend(mend)],
-            });
+            return Err(RulesError::invalid(None, Problem::overall(what).mend(mend)));
         }
         rooms.part = Some((max_memory - fixed).saturating_sub(held) / 2 / parts);
         Ok(rooms)
@@ -105,23 +102,19 @@ impl Rooms {
 
     /// The initial number of keys of a new limit.
     pub fn begins_with(&self, spec: &LimitSpec) -> usize {
-        let Some(part) = self.part else { return self.bound(spec).unwrap_or(self.max_keys) };
-        if let Some(bound) = own_bound(spec) {
-            return bound;
-        }
-        let mut keys = least_keys(spec);
-        while 2 * keys <= self.max_keys && self.bytes(spec, 2 * keys).is_ok_and(|bytes| bytes <= part) {
-            keys *= 2;
-        }
-        keys
+        own_bound(spec).unwrap_or_else(|| self.within_part(least_keys(spec), |keys| self.bytes(spec, keys)))
     }
 
     /// The initial number of keys of `CL.THROTTLE`.
     pub fn throttle_keys(&self) -> usize {
+        self.within_part(LEAST_KEYS, |keys| bytes_of(Policy::concurrency(1), keys))
+    }
+
+    /// The largest number of keys, by doublings of the least, whose bytes fit into the part.
+    fn within_part<E>(&self, least: usize, bytes: impl Fn(usize) -> Result<u64, E>) -> usize {
         let Some(part) = self.part else { return self.max_keys };
-        let fits = |keys| bytes_of(Policy::concurrency(1), keys).is_ok_and(|bytes| bytes <= part);
-        let mut keys = LEAST_KEYS;
-        while 2 * keys <= self.max_keys && fits(2 * keys) {
+        let mut keys = least;
+        while 2 * keys <= self.max_keys && bytes(2 * keys).is_ok_and(|bytes| bytes <= part) {
             keys *= 2;
         }
         keys

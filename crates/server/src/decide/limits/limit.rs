@@ -9,26 +9,20 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tidegate_core::{Clock, Decision, DenialReason, Nanos, Policy, PolicyError};
+use tidegate_core::{Decision, DenialReason, Nanos, Policy, PolicyError};
 use tidegate_limiter::{KeyedLimiter, OverrideError, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
 
-use super::{
-    Act,
-    memory::{Memory, SetOverrideError},
-};
+use super::{Act, memory::Memory};
 use crate::{
     decide::{
-        counts::CountsRead,
-        observers::DecisionObservers,
-        refusal::Refusal,
-        shared::StoreLimit,
-        thresholds::{OnThreshold, Reached},
+        counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit,
+        thresholds::Reached,
     },
     observe::{
         heavy::Top,
         latency,
-        trace::Tap,
+        trace::{Tap, Verdict},
         usage::{Ledger, Use},
     },
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
@@ -45,10 +39,7 @@ pub struct Limit {
     pub(super) store: Option<Arc<StoreLimit>>,
     /// Keeps what chosen keys ask.
     pub(super) tap: Option<Tap>,
-    pub(super) usage: Option<Arc<Ledger>>,
-    pub(super) on_threshold: Option<OnThreshold>,
-    /// Measures how long decisions took.
-    pub(super) clock: Option<Arc<dyn Clock>>,
+    pub(super) observers: DecisionObservers,
     /// Decides instead of the policy of the states in `memory`, for numbers that come with a request.
     pub(super) own: Option<Policy>,
 }
@@ -156,9 +147,7 @@ impl Limit {
             memory: Arc::clone(&self.memory),
             store: None,
             tap: self.tap.clone(),
-            usage: self.usage.clone(),
-            on_threshold: self.on_threshold.clone(),
-            clock: self.clock.clone(),
+            observers: self.observers.clone(),
             own,
         })
     }
@@ -232,7 +221,7 @@ impl Limit {
             // Boxed, as below: a question that takes is the common one, and its future is moved several times.
             Act::Peek => Box::pin(store.peek(key, cost, spent)).await,
             Act::Refund => {
-                let standing = Box::pin(store.refund(&self.spec.name, key, cost)).await?;
+                let standing = Box::pin(store.refund(key, cost)).await?;
                 self.see_refund(key, cost, now);
                 self.block_of(key, now).unwrap_or(standing)
             }
@@ -318,7 +307,7 @@ impl Limit {
         if cost == 0 && (!matches!(act, Act::Take | Act::TakeAnyway) || decision.is_allowed()) {
             return;
         }
-        if let Some(ledger) = &self.usage {
+        if let Some(ledger) = &self.observers.usage {
             self.keep_usage(ledger, act, key, cost, decision, now);
         }
         match act {
@@ -332,7 +321,7 @@ impl Limit {
                 let done = Decision::allow(decision.standing());
                 self.count_taken(key, &done, now);
                 if let Some(tap) = &self.tap {
-                    tap.see_charge(key, cost, now);
+                    tap.see_other(key, cost, Verdict::Charged, now);
                 }
             }
             Act::Peek | Act::Refund => {}
@@ -341,6 +330,7 @@ impl Limit {
 
     /// Counts the correction of an estimate: units beyond it as charged, units that were returned as refunded.
     pub(crate) fn count_settled(&self, key: &[u8], estimated: u64, actual: u64, now: Nanos) {
+        let actual = if self.spec.policy.algorithm.limits_rate() { actual } else { 0 };
         if actual > estimated {
             let standing = self.standing(key, 0, now);
             self.count(Act::Charge, key, actual - estimated, &standing, now);
@@ -379,7 +369,7 @@ impl Limit {
         self.memory.thresholds.see(&self.spec.thresholds, tag, decision, now, |percent, used| {
             let (limit, key) = (self.spec.name.as_str(), String::from_utf8_lossy(key));
             tracing::info!(limit, %key, used, of = decision.limit(), "a key has used {percent}% of its limit");
-            if let Some(tell) = &self.on_threshold {
+            if let Some(tell) = &self.observers.on_threshold {
                 let (limit, key, of) = (limit.to_owned(), key.into_owned(), decision.limit());
                 tell(Reached { limit, key, percent, used, of, time_ms: now.get() / 1_000_000 });
             }
@@ -396,14 +386,14 @@ impl Limit {
     fn sample(&self, key: &[u8], decision: &Decision, now: Nanos) {
         let Memory { counts, heavy, latency, .. } = &*self.memory;
         heavy.record(key, decision.is_denied(), &counts.sampling, now);
-        if let Some(clock) = &self.clock {
+        if let Some(clock) = &self.observers.clock {
             latency.observe(clock.now().saturating_since(now), 1);
         }
     }
 
     #[inline]
     fn see_refund(&self, key: &[u8], cost: u64, now: Nanos) {
-        if let Some(ledger) = &self.usage {
+        if let Some(ledger) = &self.observers.usage {
             ledger.add(
                 &self.spec.name,
                 key,
@@ -414,17 +404,15 @@ impl Limit {
         if let Some(tap) = &self.tap
             && cost > 0
         {
-            tap.see_refund(key, cost, now);
+            tap.see_other(key, cost, Verdict::Refunded, now);
         }
     }
 
     /// Attaches the trace and the latency clock.
     pub(super) fn watch(&mut self, watchers: &DecisionObservers) {
-        let DecisionObservers { trace, clock, usage, on_threshold } = watchers;
-        self.on_threshold.clone_from(on_threshold);
-        self.usage.clone_from(usage);
-        self.tap = trace.as_ref().and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
-        self.clock.clone_from(clock);
+        let trace = watchers.trace.as_ref();
+        self.tap = trace.and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
+        self.observers.clone_from(watchers);
     }
 
     /// How many decisions of the sample took how long, by [`latency::BOUNDS`].
@@ -451,22 +439,6 @@ impl Limit {
         }
         let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
         Cow::Borrowed(own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy))
-    }
-
-    /// Gives a key a quota until a time, in place of what the rules say about it.
-    pub(crate) fn set_override(
-        &self,
-        key: &str,
-        quota: &str,
-        until: Nanos,
-        now: Nanos,
-    ) -> Result<(), SetOverrideError> {
-        self.memory.set_override(key, quota, until, now)
-    }
-
-    /// Removes the key's override. Returns whether it had one.
-    pub(crate) fn end_override(&self, key: &str, now: Nanos) -> Result<bool, OverrideError> {
-        self.memory.end_override(key, now)
     }
 
     /// Removes the overrides that have expired.

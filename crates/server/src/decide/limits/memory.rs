@@ -8,7 +8,10 @@ use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError, Until};
 use super::runtime_overrides::{Inner, RuntimeOverride, RuntimeOverrides};
 use crate::{
     decide::thresholds::Thresholds,
-    decide::{counts::Counts, refusal::MOST_OVERRIDES},
+    decide::{
+        counts::Counts,
+        refusal::{MOST_OVERRIDES, Refusal},
+    },
     observe::{heavy::HeavyKeys, latency::Latency},
     rules::{Keeping, LimitSpec, PolicySpec, QuotaTextError, RulesError},
 };
@@ -147,19 +150,24 @@ impl Memory {
     /// Gives a key a quota until a time, in place of its quota in the rules. Its use still counts.
     pub fn set_override(
         &self,
+        limit: &str,
         key: &str,
         quota: &str,
         until: Nanos,
         now: Nanos,
-    ) -> Result<(), SetOverrideError> {
+    ) -> Result<(), Refusal> {
+        let no_quota = |why| Refusal::no_quota(limit, quota, why);
         let mut operators = self.overrides.lock();
         let inner = &mut operators.inner;
-        let spec = inner.general.with_quota(quota)?;
+        let spec = inner.general.with_quota(quota).map_err(no_quota)?;
         if inner.keys.len() >= MOST_OVERRIDES && !inner.keys.contains_key(key) {
-            return Err(SetOverrideError::TooMany);
+            return Err(Refusal::TooManyOverridden { limit: limit.to_owned() });
         }
-        let policy = spec.policy().map_err(QuotaTextError::Policy)?;
-        self.limiter.set_override_at(key, policy, now)?;
+        let policy = spec.policy().map_err(QuotaTextError::Policy).map_err(no_quota)?;
+        self.limiter.set_override_at(key, policy, now).map_err(|why| match why {
+            OverrideError::TooManyExceptions => Refusal::TooManyBlocked { limit: limit.to_owned() },
+            why => Refusal::NoMemory { why },
+        })?;
         inner.keys.insert(key.to_owned(), RuntimeOverride { policy: spec, until });
         Ok(())
     }
@@ -195,18 +203,4 @@ impl Memory {
         operators.keys.remove(key);
         Ok(true)
     }
-}
-
-/// Why a key does not get a quota.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SetOverrideError {
-    /// The text is not a quota of the limit's algorithm.
-    #[error(transparent)]
-    Quota(#[from] QuotaTextError),
-    /// [`MOST_OVERRIDES`] keys have one.
-    #[error("too many keys have an override")]
-    TooMany,
-    /// The limiter has no room for its state.
-    #[error(transparent)]
-    NoRoom(#[from] OverrideError),
 }

@@ -20,7 +20,6 @@ use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 
 pub(crate) use self::division::{Division, EVERY as DIVIDE_EVERY};
-pub(crate) use self::memory::SetOverrideError;
 pub use self::runtime_overrides::RuntimeOverride;
 pub use self::{
     act::Act,
@@ -59,14 +58,28 @@ pub struct Limits {
 }
 
 /// Everything but the rules that limits are built from.
-struct Plan<'a, H> {
+struct Plan<'a> {
     capacity: Capacity,
-    hash_keys: H,
+    /// For limits whose states will be restored.
+    hash_keys: &'a dyn Fn(&str) -> Option<HashKeys>,
     keeping: Keeping,
     shared: Option<Arc<SharedStore>>,
     watchers: DecisionObservers,
     /// The limits whose states are kept.
     before: Option<&'a Limits>,
+}
+
+impl Plan<'_> {
+    fn new(capacity: impl Into<Capacity>, keeping: Keeping) -> Self {
+        Self {
+            capacity: capacity.into(),
+            hash_keys: &|_| None,
+            keeping,
+            shared: None,
+            watchers: DecisionObservers::default(),
+            before: None,
+        }
+    }
 }
 
 impl Limits {
@@ -81,9 +94,8 @@ impl Limits {
         hash_keys: impl Fn(&str) -> Option<HashKeys>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        let capacity = capacity.into();
-        let (keeping, watchers) = (Keeping::Memory, DecisionObservers::default());
-        Self::build(rules, &Plan { capacity, hash_keys, keeping, shared: None, watchers, before: None }, now)
+        let plan = Plan { hash_keys: &hash_keys, ..Plan::new(capacity, Keeping::Memory) };
+        Self::build(rules, &plan, now)
     }
 
     /// Limits as in a server with a store, but without the store, to see how much memory they need.
@@ -91,7 +103,7 @@ impl Limits {
     /// # Errors
     /// When there is not enough memory.
     pub fn for_a_store(rules: Rules, capacity: impl Into<Capacity>, now: Nanos) -> Result<Self, RulesError> {
-        Self::stored(rules, capacity.into(), None, now)
+        Self::build(rules, &Plan::new(capacity, Keeping::Store), now)
     }
 
     /// Limits in a store. While it does not reply, they hold up to their bound of keys in memory, or as many as `capacity`
@@ -105,18 +117,8 @@ impl Limits {
         capacity: impl Into<Capacity>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        Self::stored(rules, capacity.into(), Some(store), now)
-    }
-
-    fn stored(
-        rules: Rules,
-        capacity: Capacity,
-        shared: Option<Arc<SharedStore>>,
-        now: Nanos,
-    ) -> Result<Self, RulesError> {
-        let hash_keys = |_: &str| None;
-        let (keeping, watchers) = (Keeping::Store, DecisionObservers::default());
-        Self::build(rules, &Plan { capacity, hash_keys, keeping, shared, watchers, before: None }, now)
+        let plan = Plan { shared: Some(store), ..Plan::new(capacity, Keeping::Store) };
+        Self::build(rules, &plan, now)
     }
 
     /// The same limits, and those of later rules, with another trace and clock.
@@ -150,27 +152,17 @@ impl Limits {
     /// # Errors
     /// When the memory for a limit's states cannot be reserved. These limits are then unchanged.
     pub fn follow(&self, rules: Rules, now: Nanos) -> Result<Self, RulesError> {
-        let (shared, before) = (self.shared.clone(), Some(self));
-        let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
-        Self::build(
-            rules,
-            &Plan {
-                capacity: self.capacity,
-                hash_keys: |_: &str| None,
-                keeping,
-                shared,
-                watchers: self.watchers.clone(),
-                before,
-            },
-            now,
-        )
+        Self::build(rules, &Plan { before: Some(self), ..self.plan() }, now)
     }
 
-    fn build(
-        rules: Rules,
-        plan: &Plan<'_, impl Fn(&str) -> Option<HashKeys>>,
-        now: Nanos,
-    ) -> Result<Self, RulesError> {
+    /// What these limits were built from.
+    fn plan(&self) -> Plan<'_> {
+        let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
+        let (shared, watchers) = (self.shared.clone(), self.watchers.clone());
+        Plan { shared, watchers, ..Plan::new(self.capacity, keeping) }
+    }
+
+    fn build(rules: Rules, plan: &Plan<'_>, now: Nanos) -> Result<Self, RulesError> {
         let max_memory = plan.capacity.max_memory.or(rules.max_memory).or(plan.capacity.container);
         let before = |spec: &LimitSpec| plan.before.and_then(|before| before.predecessor(spec));
         let rooms = Rooms::new(&rules.limits, plan.capacity.max_keys, max_memory, plan.keeping, plan.before)?;
@@ -199,9 +191,7 @@ impl Limits {
                 memory,
                 store,
                 tap: None,
-                usage: None,
-                on_threshold: None,
-                clock: None,
+                observers: DecisionObservers::default(),
                 own: None,
             };
             limit.watch(&plan.watchers);
@@ -236,11 +226,8 @@ impl Limits {
     /// # Errors
     /// The same as [`follow`](Self::follow).
     pub(crate) fn beside(&self, spec: LimitSpec, now: Nanos) -> Result<Arc<Limit>, RulesError> {
-        let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
         let rules = Rules { limits: vec![spec], ..Rules::default() };
-        let (capacity, shared) = (Capacity::from(self.capacity.max_keys), self.shared.clone());
-        let watchers = self.watchers.clone();
-        let plan = Plan { capacity, hash_keys: |_: &str| None, keeping, shared, watchers, before: None };
+        let plan = Plan { capacity: Capacity::from(self.capacity.max_keys), ..self.plan() };
         let built = Self::build(rules, &plan, now)?;
         Ok(Arc::clone(&built.in_order[0]))
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate_core::Nanos;
+use tidegate_limiter::Until;
 use tidegate_redis::{GivenOrder, Order, OrderKind, Plan};
 
 use super::{Limit, RuntimeOverride};
@@ -58,14 +60,10 @@ impl Limit {
         key: &[u8],
         operation: &Operation,
     ) -> Result<bool, Refusal> {
-        let name = &self.spec.name;
-        let is_denied = self.is_denied(key);
+        if self.has_by_rules(key, operation)? {
+            return Ok(true);
+        }
         let done = match operation {
-            // A key that the rules deny permanently stays denied.
-            Operation::Block(_) if is_denied => Ok(true),
-            Operation::Unblock | Operation::Override(..) if is_denied => {
-                return Err(Refusal::DeniedByRules { limit: name.clone() });
-            }
             Operation::Block(span) => store.order(key, Order::Block, *span).await.map(|()| true),
             Operation::Unblock => store.end_order(key, OrderKind::Block).await,
             Operation::Override(quota, span) => {
@@ -75,22 +73,66 @@ impl Limit {
             Operation::EndOverride => store.end_order(key, OrderKind::Override).await,
             Operation::Reset => store.reset(key).await.map(|()| true),
         };
-        done.map_err(|why| Refusal::NotChanged { limit: name.clone(), why })
+        done.map_err(|why| Refusal::NotChanged { limit: self.spec.name.clone(), why })
+    }
+
+    /// Like [`operate_in_store`](Self::operate_in_store), for a limit in memory. An override outlives a change of the rules.
+    pub(crate) fn operate_in_memory(
+        &self,
+        key: &[u8],
+        operation: &Operation,
+        now: Nanos,
+    ) -> Result<bool, Refusal> {
+        if self.has_by_rules(key, operation)? {
+            return Ok(true);
+        }
+        let (limiter, name) = (self.limiter(), &self.spec.name);
+        let until = |span: &Option<Duration>| span.map_or(Nanos::MAX, |span| now.saturating_add(span.into()));
+        match operation {
+            Operation::Block(span) => limiter
+                .block_at(key, Until(until(span)), now)
+                .map_err(|_| Refusal::TooManyBlocked { limit: name.clone() })?,
+            Operation::Unblock => return Ok(limiter.unblock_at(key, now)),
+            Operation::Override(quota, span) => {
+                self.memory.set_override(name, text(key)?, quota, until(span), now)?;
+            }
+            Operation::EndOverride => {
+                let ended = self.memory.end_override(text(key)?, now);
+                return ended.map_err(|why| Refusal::NoMemory { why });
+            }
+            Operation::Reset => {
+                limiter.reset_at(key, now);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the rules deny the key already, so that a block changes nothing.
+    ///
+    /// # Errors
+    /// When the operation would admit a key that the rules deny permanently.
+    fn has_by_rules(&self, key: &[u8], operation: &Operation) -> Result<bool, Refusal> {
+        match operation {
+            Operation::Block(_) => Ok(self.is_denied(key)),
+            Operation::Unblock | Operation::Override(..) if self.is_denied(key) => {
+                Err(Refusal::DeniedByRules { limit: self.spec.name.clone() })
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Checks whether the limit can be shared with this quota.
     fn shareable(&self, key: &[u8], quota: &str) -> Result<(), Refusal> {
-        if str::from_utf8(key).is_err() {
-            return Err(Refusal::KeyNotText);
-        }
-        let (limit, shown) = (self.spec.name.clone(), quota.chars().take(32).collect());
+        text(key)?;
+        let limit = &self.spec.name;
         let policy = self.spec.policy.with_quota(quota);
         let policy = policy.and_then(|spec| spec.policy().map_err(QuotaTextError::Policy));
-        match policy.map(Plan::new) {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(why)) => Err(Refusal::NotShareable { limit, quota: shown, why }),
-            Err(why) => Err(Refusal::NoQuota { limit, quota: shown, why }),
-        }
+        let planned = Plan::new(policy.map_err(|why| Refusal::no_quota(limit, quota, why))?);
+        planned.map(|_| ()).map_err(|why| Refusal::NotShareable {
+            limit: limit.clone(),
+            quota: quota.chars().take(32).collect(),
+            why,
+        })
     }
 
     /// The first `most` keys that operators gave a quota while the server runs, and how many there are.
@@ -102,19 +144,24 @@ impl Limit {
             return (count, all);
         };
         let (count, given) = store.orders().list(OrderKind::Override, most);
-        let shown = |given: GivenOrder| {
-            let policy = self.spec.policy.with_quota(&given.text).ok()?;
-            let until = given.until.unwrap_or(tidegate_core::Nanos::MAX);
-            Some((String::from_utf8_lossy(&given.key).into_owned(), RuntimeOverride { policy, until }))
-        };
+        let shown =
+            |given: GivenOrder| Some((String::from_utf8_lossy(&given.key).into_owned(), self.given(&given)?));
         (count, given.into_iter().filter_map(shown).collect())
     }
 
     /// The quota that an operator gave a key.
     pub(crate) fn runtime_override(&self, key: &str) -> Option<RuntimeOverride> {
         let Some(store) = &self.store else { return self.memory.overrides.get(key.as_bytes()) };
-        let given = store.orders().get(OrderKind::Override, key.as_bytes())?;
-        let policy = self.spec.policy.with_quota(&given.text).ok()?;
-        Some(RuntimeOverride { policy, until: given.until.unwrap_or(tidegate_core::Nanos::MAX) })
+        self.given(&store.orders().get(OrderKind::Override, key.as_bytes())?)
     }
+
+    fn given(&self, order: &GivenOrder) -> Option<RuntimeOverride> {
+        let policy = self.spec.policy.with_quota(&order.text).ok()?;
+        Some(RuntimeOverride { policy, until: order.until.unwrap_or(Nanos::MAX) })
+    }
+}
+
+/// A key as rules have it.
+fn text(key: &[u8]) -> Result<&str, Refusal> {
+    str::from_utf8(key).map_err(|_| Refusal::KeyNotText)
 }

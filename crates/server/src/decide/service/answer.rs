@@ -26,6 +26,10 @@ impl Answer {
         self.decision.is_allowed() || self.limit.spec().shadow
     }
 
+    fn strictness(&self) -> (u64, Reverse<u64>) {
+        (if self.is_allowed() { 0 } else { self.decision.severity() }, Reverse(self.decision.remaining()))
+    }
+
     /// Whether this is a soft limit that is exceeded.
     #[must_use]
     pub fn exceeds_softly(&self) -> bool {
@@ -66,43 +70,13 @@ impl JointAnswer {
     /// # Panics
     /// When `answers` is empty.
     pub(super) fn new(answers: Vec<Answer>) -> Self {
-        let bound = Bound::of(answers.iter().map(|answer| (&answer.decision, &*answer.limit))).0;
-        Self { answers, bound }
-    }
-
-    /// The decision of the limit that bound.
-    pub(crate) fn bound(&self) -> Bound {
-        let Answer { limit, decision, .. } = &self.answers[self.bound];
-        Bound { decision: *decision, shadow: limit.spec().shadow }
-    }
-}
-
-/// The decision of the limit that bound, of several together.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
-    pub decision: Decision,
-    /// Whether it is a shadow limit.
-    pub shadow: bool,
-}
-
-impl Bound {
-    /// Its index, too.
-    ///
-    /// # Panics
-    /// When there are no decisions.
-    pub(super) fn of<'a>(decisions: impl Iterator<Item = (&'a Decision, &'a Limit)>) -> (usize, Self) {
-        let all = decisions.map(|(&decision, limit)| Self { decision, shadow: limit.spec().shadow });
         // The first among equals.
-        let bound = all.enumerate().max_by_key(|(at, one)| (one.strictness(), Reverse(*at)));
-        bound.expect("at least one limit is asked")
+        let bound = (0..answers.len()).max_by_key(|at| (answers[*at].strictness(), Reverse(*at)));
+        Self { bound: bound.expect("at least one limit is asked"), answers }
     }
 
-    fn strictness(&self) -> (u64, Reverse<u64>) {
-        (if self.is_allowed() { 0 } else { self.decision.severity() }, Reverse(self.decision.remaining()))
-    }
-
-    /// Whether all enforced limits admitted, and so consumed.
-    pub fn is_allowed(&self) -> bool {
-        self.decision.is_allowed() || self.shadow
+    /// The answer of the limit that bound.
+    pub(crate) fn into_bound(mut self) -> Answer {
+        self.answers.swap_remove(self.bound)
     }
 }

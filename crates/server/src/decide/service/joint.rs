@@ -1,12 +1,12 @@
 //! Several limits in one decision: all enforced limits admit and consume, or none consumes. Shadow limits are asked as well,
 //! but never veto.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, try_join_all};
 use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::acquire_all_at;
-use tidegate_redis::Part as StorePart;
+use tidegate_redis::{Part as StorePart, SharedLimit};
 
 use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
 use crate::decide::{limits::Limit, shared::SharedStore};
@@ -138,7 +138,7 @@ async fn take_together(
     if enforced().any(|part| part.limit.block_of(part.key, now).is_some()) {
         return Ok(None);
     }
-    let limits: Option<Vec<_>> = enforced().map(|part| Some(part.limit.store()?.of(part.key))).collect();
+    let limits: Option<Vec<_>> = enforced().map(Part::stored).collect();
     match limits {
         Some(limits) if !limits.is_empty() => {
             let pairs = limits.iter().zip(enforced());
@@ -162,12 +162,17 @@ impl<'a> Part<'a> {
         Self { limit, key, cost }
     }
 
-    fn is_enforced(&self) -> bool {
+    pub fn is_enforced(&self) -> bool {
         !self.limit.spec().shadow
     }
 
     pub fn is_stored(&self) -> bool {
         self.limit.store().is_some()
+    }
+
+    /// The limit in the store for this key; `None` if a change of the rules has moved it out of the store.
+    pub fn stored(&self) -> Option<Cow<'_, SharedLimit>> {
+        Some(self.limit.store()?.of(self.key))
     }
 
     /// This limit's decision in the joint step, counted.

@@ -20,16 +20,14 @@ mod recording;
 mod reserve;
 mod reserve_in_store;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tidegate_core::{Clock, Decision, Nanos};
-use tidegate_limiter::{OverrideError, Until};
 
-pub(crate) use self::answer::{Bound, SOFT_EXCEEDED};
+pub(crate) use self::answer::SOFT_EXCEEDED;
 pub(crate) use self::joint::Part;
-pub(crate) use self::question::refuse_unknown;
-use self::question::resolve_keyed;
+pub(crate) use self::question::{refuse_unknown, resolve_operated};
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},
     in_force::{CurrentLimits, InForce},
@@ -42,7 +40,7 @@ pub use crate::decide::{
 };
 use crate::{
     decide::{
-        limits::{Limit, Limits, SetOverrideError},
+        limits::Limit,
         reservations::{MOST_RESERVATIONS, Reservations},
         shared::SharedStore,
         throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
@@ -213,24 +211,20 @@ impl Service {
         }
         let (limit, key) = {
             let limits = self.limits();
-            let resolved = match operation {
-                Operation::Reset => resolve(&limits, limit, key.or(Some(&[])))?,
-                _ => resolve_keyed(&limits, limit, key)?,
-            };
+            let resolved = resolve_operated(&limits, limit, key, operation)?;
             if key.is_none() && !resolved.limit.spec().global {
                 return Err(Refusal::InStore { limit: resolved.limit.spec().name.clone() });
             }
             (Arc::clone(resolved.limit), resolved.key)
         };
+        let name = limit.spec().name.as_bytes();
         match limit.store() {
             Some(store) => {
                 let done = limit.operate_in_store(store, key, operation).await;
-                self.record(done, limit.spec().name.as_bytes(), Some(key), operation, by)
+                self.record(done, name, Some(key), operation, by)
             }
             // The rules have changed.
-            None => self
-                .operate_in_memory(limit.spec().name.as_bytes(), Some(key), operation, by)
-                .unwrap_or(Ok(false)),
+            None => self.operate_in_memory(name, Some(key), operation, by).unwrap_or(Ok(false)),
         }
     }
 
@@ -242,15 +236,16 @@ impl Service {
         operation: &Operation,
         by: &Operator<'_>,
     ) -> Option<Result<bool, Refusal>> {
-        if self.limits().limit(limit).is_some_and(|limit| limit.store().is_some()) {
-            return None;
-        }
-        let done = match operation {
-            Operation::Block(span) => self.block(limit, key, *span).map(|()| true),
-            Operation::Unblock => self.unblock(limit, key),
-            Operation::Override(quota, span) => self.override_key(limit, key, quota, *span).map(|()| true),
-            Operation::EndOverride => self.end_override(limit, key),
-            Operation::Reset => self.reset(limit, key).map(|()| true),
+        let limits = self.limits();
+        let done = match resolve_operated(&limits, limit, key, operation) {
+            Ok(resolved) if resolved.limit.store().is_some() => return None,
+            // A reset of all keys.
+            Ok(Resolved { limit, .. }) if key.is_none() && !limit.spec().global => {
+                limit.limiter().reset_all_at(self.now());
+                Ok(true)
+            }
+            Ok(Resolved { limit, key }) => limit.operate_in_memory(key, operation, self.now()),
+            Err(refusal) => Err(refusal),
         };
         Some(self.record(done, limit, key, operation, by))
     }
@@ -286,110 +281,12 @@ impl Service {
         done
     }
 
-    /// Denies a key for a time, or until it is unblocked (`None`).
-    ///
-    /// # Errors
-    /// The same as [`decide`](Self::decide); also for a global limit.
-    fn block(&self, limit: &[u8], key: Option<&[u8]>, span: Option<Duration>) -> Result<(), Refusal> {
-        let limits = self.limits();
-        let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
-        let until = span.map_or(Nanos::MAX, |span| self.now().saturating_add(span.into()));
-        // A key that the rules deny permanently stays denied.
-        if limit.is_denied(key) {
-            return Ok(());
-        }
-        let blocked = limit.limiter().block_at(key, Until(until), self.now());
-        blocked.map_err(|_| Refusal::TooManyBlocked { limit: limit.spec().name.clone() })
-    }
-
-    /// Ends the block of a key. Returns whether it was blocked.
-    ///
-    /// # Errors
-    /// The same as [`block`](Self::block); also for a key that the rules deny.
-    fn unblock(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
-        let limits = self.limits();
-        let Resolved { limit, key } = resolve_keyed(&limits, limit, key)?;
-        if limit.is_denied(key) {
-            return Err(Refusal::DeniedByRules { limit: limit.spec().name.clone() });
-        }
-        Ok(limit.limiter().unblock_at(key, self.now()))
-    }
-
-    /// Overrides a key's quota, for example with `1000/1m`, for `span` or (`None`) until [`end_override`](Self::end_override). The
-    /// key's use still counts. The override outlives a change of the rules.
-    ///
-    /// # Errors
-    /// As [`block`](Self::block); also when the text is not a quota, or the rules deny the key.
-    fn override_key(
-        &self,
-        limit: &[u8],
-        key: Option<&[u8]>,
-        quota: &str,
-        span: Option<Duration>,
-    ) -> Result<(), Refusal> {
-        let until = span.map_or(Nanos::MAX, |span| self.now().saturating_add(span.into()));
-        self.override_until(limit, key, quota, until)
-    }
-
-    pub(crate) fn override_until(
-        &self,
-        limit: &[u8],
-        key: Option<&[u8]>,
-        quota: &str,
-        until: Nanos,
-    ) -> Result<(), Refusal> {
-        let limits = self.limits();
-        let (limit, key) = to_override(&limits, limit, key)?;
-        let name = || limit.spec().name.clone();
-        if limit.is_denied(key.as_bytes()) {
-            return Err(Refusal::DeniedByRules { limit: name() });
-        }
-        limit.set_override(key, quota, until, self.now()).map_err(|error| match error {
-            SetOverrideError::Quota(why) => {
-                Refusal::NoQuota { limit: name(), quota: quota.chars().take(32).collect(), why }
-            }
-            SetOverrideError::TooMany => Refusal::TooManyOverridden { limit: name() },
-            SetOverrideError::NoRoom(OverrideError::TooManyExceptions) => {
-                Refusal::TooManyBlocked { limit: name() }
-            }
-            SetOverrideError::NoRoom(why) => Refusal::NoMemory { why },
-        })
-    }
-
-    /// Removes the key's override. Returns whether it had one.
-    ///
-    /// # Errors
-    /// As [`block`](Self::block).
-    fn end_override(&self, limit: &[u8], key: Option<&[u8]>) -> Result<bool, Refusal> {
-        let limits = self.limits();
-        let (limit, key) = to_override(&limits, limit, key)?;
-        limit.end_override(key, self.now()).map_err(|why| Refusal::NoMemory { why })
-    }
-
     /// Removes the overrides that have expired.
     pub fn end_overrides_due(&self) {
         let now = self.now();
         for limit in self.limits().limits() {
             limit.end_overrides_due(now);
         }
-    }
-
-    /// Forgets the use of a key, or of all keys of the limit if no key is given. Blocks stay, and so do units that are taken during
-    /// the reset.
-    ///
-    /// # Errors
-    /// When no limit has this name.
-    fn reset(&self, limit: &[u8], key: Option<&[u8]>) -> Result<(), Refusal> {
-        let limits = self.limits();
-        let Resolved { limit, key } = match resolve(&limits, limit, key.or(Some(&[])))? {
-            Resolved { limit, .. } if key.is_none() && !limit.spec().global => {
-                limit.limiter().reset_all_at(self.now());
-                return Ok(());
-            }
-            resolved => resolved,
-        };
-        limit.limiter().reset_at(key, self.now());
-        Ok(())
     }
 
     /// The `most` keys of a limit (or of `CL.THROTTLE`) with the most recent requests, and those with the most recent denials.
@@ -458,14 +355,4 @@ impl Service {
             None => self.throttle.acquire(key, quota, quantity, now),
         }
     }
-}
-
-/// A limit with keys, and one of them as rules have it.
-fn to_override<'r, 'k>(
-    limits: &'r Limits,
-    limit: &[u8],
-    key: Option<&'k [u8]>,
-) -> Result<(&'r Arc<Limit>, &'k str), Refusal> {
-    let Resolved { limit, key } = resolve_keyed(limits, limit, key)?;
-    Ok((limit, str::from_utf8(key).map_err(|_| Refusal::KeyNotText)?))
 }

@@ -6,7 +6,7 @@ use tidegate_config::likest;
 
 use crate::{
     decide::{
-        limits::{Limit, Limits},
+        limits::{Limit, Limits, Operation},
         refusal::{MAX_KEY_BYTES, Refusal},
         throttle::THROTTLE,
     },
@@ -73,14 +73,19 @@ fn unknown(limits: &Limits, name: &[u8], is_seen: impl Fn(&str) -> bool) -> Refu
     Refusal::UnknownLimit { name: shown, nearest, limits }
 }
 
-/// [`resolve`] for operations that only keyed limits have.
-pub(super) fn resolve_keyed<'r, 'k>(
+/// Finds what an operation concerns: a key of a limit with keys. A reset may also concern a global limit, or all keys.
+///
+/// # Errors
+/// The same as [`resolve`]; also for a global limit.
+pub(crate) fn resolve_operated<'r, 'k>(
     limits: &'r Limits,
     name: &[u8],
     key: Option<&'k [u8]>,
+    operation: &Operation,
 ) -> Result<Resolved<'r, 'k>, Refusal> {
-    let resolved = resolve(limits, name, key)?;
-    if resolved.limit.spec().global {
+    let is_reset = matches!(operation, Operation::Reset);
+    let resolved = resolve(limits, name, if is_reset { key.or(Some(&[])) } else { key })?;
+    if resolved.limit.spec().global && !is_reset {
         return Err(Refusal::GlobalHasNoKeys { limit: resolved.limit.spec().name.clone() });
     }
     Ok(resolved)

@@ -1,10 +1,10 @@
 //! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store: reserve, extend, settle, cancel, and the end of those that expire.
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::Nanos;
 use tidegate_limiter::Estimate;
 
 use super::{
-    Ask, Bound, JointAnswer, Part as JointPart, Refusal, Service,
+    Ask, JointAnswer, Part as JointPart, Refusal, Service,
     joint::{joint_answer, take_in_memory},
     reserve_in_store::reserved_in_store,
 };
@@ -21,22 +21,9 @@ fn between() -> std::future::Ready<()> {
 #[cfg(test)]
 use model::pause as between;
 
-/// What a part of an admitted decision took.
-fn taken_of<'a>(
-    part: &'a JointPart<'_>,
-    decision: &Decision,
-    now: Nanos,
-    place: u64,
-) -> Part<&'a str, &'a [u8]> {
-    let JointPart { limit, key, cost } = part;
-    // A shadow limit that would deny has taken nothing, unless it is soft.
-    let has_taken = decision.is_allowed() || limit.spec().soft;
-    let cost = if has_taken { *cost } else { 0 };
-    Part { taken: Estimate { cost, taken: now, place }.into(), ..Part::new(limit.spec(), key) }
-}
-
-fn bound(parts: &[JointPart<'_>], decisions: &[Decision]) -> Bound {
-    Bound::of(decisions.iter().zip(parts.iter().map(|part| &*part.limit))).1
+/// What a part takes if it is admitted.
+fn estimate(part: &JointPart<'_>, now: Nanos) -> Estimate {
+    Estimate { cost: part.cost, taken: now, place: part.limit.limiter().place(part.key) }
 }
 
 impl Service {
@@ -57,68 +44,51 @@ impl Service {
         ttl: Nanos,
         now: Nanos,
     ) -> Result<(JointAnswer, Option<Id>), (usize, Refusal)> {
-        let parts = self.parts_to_reserve(asks)?;
-        if let Some(store) = self.store().filter(|_| parts.iter().any(JointPart::is_stored)) {
-            return Box::pin(self.reserve_in_store(store.store(), asks, ttl, now)).await;
-        }
-        let (decisions, id) = self.reserve_in_memory(&parts, ttl, now).await?;
-        Ok((joint_answer(parts, decisions), id))
-    }
-
-    /// [`reserve`](Self::reserve), for a client that needs only the decision of the limit that bound.
-    ///
-    /// # Errors
-    /// The same.
-    pub(crate) async fn reserve_bound(
-        &self,
-        asks: &[Ask<'_>],
-        ttl: Nanos,
-        now: Nanos,
-    ) -> Result<(Bound, Option<Id>), (usize, Refusal)> {
-        if self.store().is_some() {
-            let (joint, id) = Box::pin(self.reserve(asks, ttl, now)).await?;
-            return Ok((joint.bound(), id));
-        }
-        let parts = self.parts_to_reserve(asks)?;
-        let (decisions, id) = self.reserve_in_memory(&parts, ttl, now).await?;
-        Ok((bound(&parts, &decisions), id))
-    }
-
-    /// The limits, which are all in memory or all in the store.
-    fn parts_to_reserve<'a>(&self, asks: &[Ask<'a>]) -> Result<Vec<JointPart<'a>>, (usize, Refusal)> {
-        let refuse = |why: ReservationError| (0, Refusal::Reservation(why));
+        let refuse = |why| (0, Refusal::Reservation(why));
         if asks.len() > MOST_PARTS {
             return Err(refuse(ReservationError::TooManyParts));
         }
         let parts = self.parts(asks)?;
         let stored = parts.iter().filter(|part| part.is_stored()).count();
-        if stored == 0 || stored == parts.len() { Ok(parts) } else { Err(refuse(ReservationError::Mixed)) }
+        if stored > 0 && stored < parts.len() {
+            return Err(refuse(ReservationError::Mixed));
+        }
+        let reserved = match self.store().filter(|_| stored > 0) {
+            Some(store) => Box::pin(self.reserve_in_store(store.store(), parts, ttl, now)).await,
+            None => self.reserve_in_memory(parts, ttl, now).await,
+        };
+        reserved.map_err(|refusal| (0, refusal))
     }
 
     async fn reserve_in_memory(
         &self,
-        parts: &[JointPart<'_>],
+        parts: Vec<JointPart<'_>>,
         ttl: Nanos,
         now: Nanos,
-    ) -> Result<(Vec<Decision>, Option<Id>), (usize, Refusal)> {
-        let refuse = |why: ReservationError| (0, Refusal::Reservation(why));
-        self.reservations.has_room().map_err(refuse)?;
-        let places: Vec<_> = parts.iter().map(|part| part.limit.limiter().place(part.key)).collect();
+    ) -> Result<(JointAnswer, Option<Id>), Refusal> {
+        self.reservations.has_room().map_err(Refusal::Reservation)?;
+        let estimates: Vec<_> = parts.iter().map(|part| estimate(part, now)).collect();
         between().await;
-        let decisions = take_in_memory(parts, now).map_err(|refusal| (0, refusal))?;
-        if !bound(parts, &decisions).is_allowed() {
-            return Ok((decisions, None));
+        let decisions = take_in_memory(&parts, now)?;
+        let joint = joint_answer(parts, decisions);
+        if !joint.is_allowed() {
+            return Ok((joint, None));
         }
-        let all = parts.iter().zip(&decisions).zip(places);
-        let taken: Vec<_> =
-            all.map(|((part, decision), place)| taken_of(part, decision, now, place)).collect();
+        let all = joint.answers.iter().zip(estimates).map(|(answer, estimate)| {
+            // A shadow limit that would deny has taken nothing, unless it is soft.
+            let has_taken = answer.decision.is_allowed() || answer.limit.spec().soft;
+            let cost = if has_taken { estimate.cost } else { 0 };
+            let taken = Estimate { cost, ..estimate }.into();
+            Part { taken, ..Part::new(answer.limit.spec(), &answer.key) }
+        });
+        let taken: Vec<_> = all.collect();
         between().await;
         match self.reservations.add(&taken, ttl, now) {
-            Ok(id) => Ok((decisions, Some(id))),
+            Ok(id) => Ok((joint, Some(id))),
             Err(why) => {
                 between().await;
                 self.settle_parts(taken, None, now);
-                Err(refuse(why))
+                Err(Refusal::Reservation(why))
             }
         }
     }
@@ -142,12 +112,13 @@ impl Service {
     /// # Errors
     /// If the reservation is unknown or has ended, the number of costs is wrong, or a limit is gone.
     pub(crate) async fn extend(&self, id: Id, costs: &[u64], now: Nanos) -> Result<JointAnswer, Refusal> {
-        let parts = match (self.reservations.parts(id), self.store()) {
+        let (parts, store) = match (self.reservations.parts(id), self.store()) {
             (Err(ReservationError::Unknown), Some(store)) => {
-                return Box::pin(self.extend_in_store(store.store(), id, costs, now)).await;
+                (Box::pin(reserved_in_store(store.store(), id)).await, Some(store.store()))
             }
-            (found, _) => found.map_err(Refusal::Reservation)?,
+            (found, _) => (found, None),
         };
+        let parts = parts.map_err(Refusal::Reservation)?;
         if parts.is_empty() {
             return Err(Refusal::Reservation(ReservationError::Ended));
         }
@@ -160,12 +131,11 @@ impl Service {
         };
         let asks: Vec<_> = parts.iter().zip(costs).map(ask).collect();
         let asked = self.parts(&asks).map_err(|(_, refusal)| refusal)?;
-        let estimate = |part: &JointPart<'_>| Estimate {
-            cost: part.cost,
-            taken: now,
-            place: part.limit.limiter().place(part.key),
-        };
-        let more: Vec<_> = asked.iter().map(estimate).collect();
+        if let Some(store) = store {
+            let taken = self.take_in_store(asked, now, async |parts| store.extend(id.0, parts).await);
+            return Box::pin(taken).await.map(|(joint, _)| joint);
+        }
+        let more: Vec<_> = asked.iter().map(|part| estimate(part, now)).collect();
         between().await;
         let decisions = self.take_all(&asked, now).await?;
         let joint = joint_answer(asked, decisions);
@@ -240,8 +210,7 @@ impl Service {
             part.taken.settle(actual, |estimate, actual| {
                 limit.limiter().settle_at(key, estimate, actual, now);
             });
-            let is_rate = limit.spec().policy.algorithm.limits_rate();
-            limit.count_settled(key, estimated, if is_rate { actual } else { 0 }, now);
+            limit.count_settled(key, estimated, actual, now);
         }
     }
 }

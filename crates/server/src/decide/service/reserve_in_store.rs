@@ -1,34 +1,15 @@
 //! Reservations over limits in the store: it records them next to their keys, so any server can extend and settle them.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::{Corrected, Correction, Part as StorePart, Reserved, SharedLimit, Store, StoreError};
+use tidegate_redis::{Corrected, Correction, Part as StorePart, Reserved, Store, StoreError};
 
-use super::{Act, Answer, Ask, JointAnswer, Refusal, Resolved, Service, resolve};
+use super::{Act, JointAnswer, Part as JointPart, Refusal, Service, joint::joint_answer};
 use crate::decide::{
-    limits::Limit,
     reservations::{Id, Part, ReservationError, parts_of, text_of},
     shared::SharedStore,
 };
-
-/// A limit in the store, and the key.
-struct Stored<'a> {
-    limit: Arc<Limit>,
-    key: &'a [u8],
-    cost: u64,
-}
-
-impl Stored<'_> {
-    /// The limit for this key; `None` if a change of the rules has moved it out of the store.
-    fn of_key(&self) -> Option<Cow<'_, SharedLimit>> {
-        Some(self.limit.store()?.of(self.key))
-    }
-
-    fn is_shadow(&self) -> bool {
-        self.limit.spec().shadow
-    }
-}
 
 /// The limits and keys of a reservation in the store.
 pub(super) async fn reserved_in_store(store: &Store, id: Id) -> Result<Vec<Part>, ReservationError> {
@@ -42,94 +23,60 @@ impl Service {
     pub(super) async fn reserve_in_store(
         &self,
         store: &Store,
-        asks: &[Ask<'_>],
+        parts: Vec<JointPart<'_>>,
         ttl: Nanos,
         now: Nanos,
-    ) -> Result<(JointAnswer, Option<Id>), (usize, Refusal)> {
-        let stored = self.stored(asks)?;
-        let refuse = |why| (0, Refusal::Reservation(why));
-        let random = Id::random().ok_or_else(|| refuse(ReservationError::NoId))?;
-        let parts: Vec<_> = stored.iter().map(|part| Part::new(part.limit.spec(), part.key)).collect();
-        let how = (&text_of(&parts)[..], ttl.into(), self.reservations().most());
-        self.take_in_store(asks, &stored, now, async |parts| {
-            store.reserve(random.0, parts, how.0, how.1, how.2).await
+    ) -> Result<(JointAnswer, Option<Id>), Refusal> {
+        let random = Id::random().ok_or(Refusal::Reservation(ReservationError::NoId))?;
+        let kept: Vec<_> = parts.iter().map(|part| Part::new(part.limit.spec(), part.key)).collect();
+        let (text, most) = (text_of(&kept), self.reservations().most());
+        self.take_in_store(parts, now, async |parts| {
+            store.reserve(random.0, parts, &text, ttl.into(), most).await
         })
         .await
     }
 
-    /// See [`extend`](Self::extend).
-    pub(super) async fn extend_in_store(
-        &self,
-        store: &Store,
-        id: Id,
-        costs: &[u64],
-        now: Nanos,
-    ) -> Result<JointAnswer, Refusal> {
-        let parts = reserved_in_store(store, id).await.map_err(Refusal::Reservation)?;
-        if parts.len() != costs.len() {
-            return Err(Refusal::Reservation(ReservationError::Costs { parts: parts.len() }));
-        }
-        let ask = |(part, &cost): (&Part, &u64)| (part.limit.as_bytes().to_vec(), part.key.clone(), cost);
-        let owned: Vec<_> = parts.iter().zip(costs).map(ask).collect();
-        let asks: Vec<Ask<'_>> =
-            owned.iter().map(|(limit, key, cost)| Ask { limit, key: Some(key), cost: *cost }).collect();
-        let stored = self.stored(&asks).map_err(|(_, refusal)| refusal)?;
-        let taken = self.take_in_store(&asks, &stored, now, async |parts| store.extend(id.0, parts).await);
-        taken.await.map(|(joint, _)| joint).map_err(|(_, refusal)| refusal)
-    }
-
-    fn stored<'a>(&self, asks: &[Ask<'a>]) -> Result<Vec<Stored<'a>>, (usize, Refusal)> {
-        let limits = self.limits();
-        let stored = |(at, ask): (usize, &Ask<'a>)| {
-            let Resolved { limit, key } =
-                resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?;
-            Ok(Stored { limit: Arc::clone(limit), key, cost: ask.cost })
-        };
-        asks.iter().enumerate().map(stored).collect()
-    }
-
     /// Takes by `take`, and counts the decisions.
-    async fn take_in_store(
+    pub(super) async fn take_in_store(
         &self,
-        asks: &[Ask<'_>],
-        stored: &[Stored<'_>],
+        parts: Vec<JointPart<'_>>,
         now: Nanos,
         take: impl AsyncFnOnce(&[(StorePart<'_>, bool)]) -> Result<Reserved, StoreError>,
-    ) -> Result<(JointAnswer, Option<Id>), (usize, Refusal)> {
-        let refuse = |why| (0, Refusal::Reservation(why));
-        if stored.iter().any(|part| !part.is_shadow() && part.limit.block_of(part.key, now).is_some()) {
+    ) -> Result<(JointAnswer, Option<Id>), Refusal> {
+        if parts.iter().any(|part| part.is_enforced() && part.limit.block_of(part.key, now).is_some()) {
             // The joint decision denies without asking the store, and takes nothing.
-            return Ok((self.acquire_all(asks, now).await?, None));
+            let decisions = self.take_all(&parts, now).await?;
+            return Ok((joint_answer(parts, decisions), None));
         }
-        let limits: Option<Vec<_>> = stored.iter().map(Stored::of_key).collect();
-        let limits = limits.ok_or_else(|| refuse(ReservationError::Mixed))?;
-        let parts: Vec<_> = limits
+        let refuse = |why| Err(Refusal::Reservation(why));
+        let limits: Option<Vec<_>> = parts.iter().map(JointPart::stored).collect();
+        let Some(limits) = limits else { return refuse(ReservationError::Mixed) };
+        let asked: Vec<_> = limits
             .iter()
-            .zip(stored)
-            .map(|(limit, part)| (StorePart { limit, key: part.key, cost: part.cost }, part.is_shadow()))
+            .zip(&parts)
+            .map(|(limit, part)| (StorePart { limit, key: part.key, cost: part.cost }, !part.is_enforced()))
             .collect();
-        let (id, decisions) = match take(&parts).await {
+        let (id, decisions) = match take(&asked).await {
             Ok(Reserved::Decided(id, decisions)) => (id, decisions),
             Ok(Reserved::Full) => {
-                return Err(refuse(ReservationError::TooMany { most: self.reservations().most() }));
+                return refuse(ReservationError::TooMany { most: self.reservations().most() });
             }
-            Ok(Reserved::Unknown) => return Err(refuse(ReservationError::Unknown)),
-            Ok(Reserved::Ended) => return Err(refuse(ReservationError::Ended)),
-            Err(StoreError::CrossSlot) => return Err((0, Refusal::Scattered)),
-            Err(StoreError::OneKey) => return Err(refuse(ReservationError::Twice)),
-            Err(why) => return Err(refuse(no_answer(why))),
+            Ok(Reserved::Unknown) => return refuse(ReservationError::Unknown),
+            Ok(Reserved::Ended) => return refuse(ReservationError::Ended),
+            Err(StoreError::CrossSlot) => return Err(Refusal::Scattered),
+            Err(StoreError::OneKey) => return refuse(ReservationError::Twice),
+            Err(why) => return refuse(no_answer(why)),
         };
-        let enforced = |(decision, part): (&Decision, &Stored<'_>)| decision.is_allowed() || part.is_shadow();
-        let admitted = decisions.iter().zip(stored).all(enforced);
-        let answer = |(decision, part): (Decision, &Stored<'_>)| {
+        let passes =
+            |(decision, part): (&Decision, &JointPart<'_>)| decision.is_allowed() || !part.is_enforced();
+        let admitted = decisions.iter().zip(&parts).all(passes);
+        for (decision, part) in decisions.iter().zip(&parts) {
             // A limit that would have admitted what another denied counts as neither.
-            if admitted || decision.is_denied() && !part.is_shadow() {
-                part.limit.count(Act::Take, part.key, part.cost, &decision, now);
+            if admitted || decision.is_denied() && part.is_enforced() {
+                part.limit.count(Act::Take, part.key, part.cost, decision, now);
             }
-            Answer { limit: Arc::clone(&part.limit), key: part.key.to_vec(), decision }
-        };
-        let joint = JointAnswer::new(decisions.into_iter().zip(stored).map(answer).collect());
-        Ok((joint, admitted.then_some(Id(id))))
+        }
+        Ok((joint_answer(parts, decisions), admitted.then_some(Id(id))))
     }
 
     /// See [`settle`](Self::settle).
@@ -179,21 +126,19 @@ impl Service {
         expires: bool,
         now: Nanos,
     ) -> Result<bool, ReservationError> {
-        // A limit that is no longer in the rules has nothing to correct.
-        let known: Vec<(usize, Stored<'_>)> = {
+        // A limit that is no longer in the rules, or no longer in the store, has nothing to correct.
+        let known: Vec<_> = {
             let limits = self.limits();
-            let stored = |(at, part, actual): &(usize, &'_ Part, u64)| {
+            let known = |&(at, part, actual): &(usize, &Part, u64)| {
                 let limit = limits.limit(part.limit.as_bytes())?;
-                Some((*at, Arc::clone(limit), *actual))
+                let stored = limit.store()?.of(&part.key).into_owned();
+                Some((Arc::clone(limit), stored, at, part.key.clone(), actual))
             };
-            let found = parts.iter().filter_map(|part| Some((stored(part)?, part.1)));
-            found.map(|((at, limit, cost), part)| (at, Stored { limit, key: &part.key, cost })).collect()
+            parts.iter().filter_map(known).collect()
         };
-        let owned: Vec<_> =
-            known.iter().filter_map(|(at, part)| Some((*at, part.of_key()?.into_owned(), part))).collect();
-        let corrections: Vec<_> = owned
+        let corrections: Vec<_> = known
             .iter()
-            .map(|(at, limit, part)| Correction { at: *at, limit, key: part.key, actual: part.cost })
+            .map(|(_, limit, at, key, actual)| Correction { at: *at, limit, key, actual: *actual })
             .collect();
         let corrected = if expires {
             store.expire(id.0, &corrections).await
@@ -202,9 +147,8 @@ impl Service {
         };
         match corrected {
             Ok(Corrected::Now(estimates)) => {
-                for ((_, _, part), estimated) in owned.iter().zip(estimates) {
-                    let is_rate = part.limit.spec().policy.algorithm.limits_rate();
-                    part.limit.count_settled(part.key, estimated, if is_rate { part.cost } else { 0 }, now);
+                for ((limit, _, _, key, actual), estimated) in known.iter().zip(estimates) {
+                    limit.count_settled(key, estimated, *actual, now);
                 }
                 Ok(true)
             }

@@ -176,11 +176,10 @@ impl StoreLimit {
     }
 
     /// Refunds up to `cost`, and returns the state of the key. `name` is the limit's name, for the refusal.
-    pub(crate) async fn refund(&self, name: &str, key: &[u8], cost: u64) -> Result<Decision, Refusal> {
-        let limit = || name.to_owned();
+    pub(crate) async fn refund(&self, key: &[u8], cost: u64) -> Result<Decision, Refusal> {
         match self.of(key).refund(key, cost).await {
             Ok(told) => Ok(told.decision),
-            Err(why) => Err(Refusal::NoAnswer { limit: limit(), why }),
+            Err(why) => Err(Refusal::NoAnswer { limit: self.spec.name.clone(), why }),
         }
     }
 }
@@ -211,7 +210,7 @@ fn build(
         LimitError::Local(source) => RulesError::Store { limit: spec.name.clone(), source: source.into() },
         error => {
             let what = format!("limit `{}` cannot be shared: {error}", spec.name);
-            RulesError::Invalid { path: None, problems: vec![Problem::overall(what)] }
+            RulesError::invalid(None, Problem::overall(what))
         }
     })
 }

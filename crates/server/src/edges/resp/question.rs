@@ -9,7 +9,7 @@ use crate::{
     decide::{
         limits::{Limit, Operation, Operator},
         reservations::{Id, ReservationError},
-        service::{Act, Ask, Bound, Refusal, Service, refuse_unknown},
+        service::{Act, Answer, Ask, Refusal, Service, refuse_unknown},
         shared::StoreLimit,
         throttle::{ThrottleError, ThrottleQuota},
     },
@@ -152,9 +152,9 @@ pub(super) enum ReservationAct {
 /// The answer to it.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// The decision of the limit that bound, and the id unless the limits denied.
-    Reserved(Bound, Option<Id>),
-    Extended(Bound),
+    /// The answer of the limit that bound, and the id unless the limits denied.
+    Reserved(Answer, Option<Id>),
+    Extended(Answer),
     /// Whether it was the first settlement.
     Settled(bool),
     Refused(Refusal),
@@ -199,7 +199,7 @@ impl Reserving {
         }
         match &self.act {
             ReservationAct::Extend(id, costs) => {
-                service.extend(*id, costs, now).await.map(|joint| Done::Extended(joint.bound()))
+                service.extend(*id, costs, now).await.map(|joint| Done::Extended(joint.into_bound()))
             }
             ReservationAct::Settle(id, costs) => {
                 service.settle(*id, costs.as_deref(), now).await.map(Done::Settled).map_err(refuse)
@@ -234,8 +234,8 @@ async fn try_reserve(
         let limits = service.limits();
         asks.iter().try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
     }
-    let (bound, id) = service.reserve_bound(asks, ttl, now).await.map_err(|(_, refusal)| refusal)?;
-    Ok(Done::Reserved(bound, id))
+    let (joint, id) = service.reserve(asks, ttl, now).await.map_err(|(_, refusal)| refusal)?;
+    Ok(Done::Reserved(joint.into_bound(), id))
 }
 
 fn may_use(rights: Option<&Rights>, limit: &[u8]) -> bool {

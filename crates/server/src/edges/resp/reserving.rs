@@ -12,7 +12,7 @@ use super::{
 use crate::{
     decide::{
         reservations::{Id, MOST_PARTS, ReservationError},
-        service::{Ask, Bound, Refusal},
+        service::{Answer, Ask, Refusal},
     },
     listen::access::Rights,
 };
@@ -113,8 +113,8 @@ pub(super) fn write_reserved(replies: &mut Replies<'_>, rights: Option<&Rights>,
     }
 }
 
-fn write_bound(replies: &mut Replies<'_>, bound: &Bound) {
-    write_numbers(replies, &bound.decision, bound.shadow);
+fn write_bound(replies: &mut Replies<'_>, bound: &Answer) {
+    write_numbers(replies, &bound.decision, bound.limit.spec().shadow);
 }
 
 /// The reservation and its costs; `None` if an error was sent.

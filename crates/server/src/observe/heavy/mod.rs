@@ -79,7 +79,7 @@ pub(crate) struct HeavyKeys {
     kept: Mutex<Kept>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Kept {
     current: Period,
     before: Period,
@@ -118,11 +118,8 @@ impl HeavyKeys {
             kept: Mutex::new(Kept {
                 current: Period::new(0, capacity, 0),
                 before: Period::new(0, capacity, 0),
-                since: None,
                 budget: BUDGET,
-                power: 0,
-                second: 0,
-                samples: 0,
+                ..Kept::default()
             }),
         }
     }
@@ -130,12 +127,7 @@ impl HeavyKeys {
     /// Divides the budget of all limits among `limits`.
     pub fn share_among(&self, limits: usize) {
         let share = BUDGET_OF_ALL / u32::try_from(limits.max(1)).unwrap_or(u32::MAX);
-        self.set_budget(share.clamp(LEAST_BUDGET, BUDGET));
-    }
-
-    /// Sets the maximum number of counted decisions per second.
-    fn set_budget(&self, budget: u32) {
-        self.lock().budget = budget;
+        self.lock().budget = share.clamp(LEAST_BUDGET, BUDGET);
     }
 
     /// Counts a sampled decision.
@@ -229,7 +221,7 @@ struct Half {
 
 impl Half {
     fn of(summary: &Summary) -> Self {
-        Self { slots: summary.slots().to_vec(), least: summary.least(), total: summary.total() }
+        Self { slots: summary.slots.clone(), least: summary.least(), total: summary.total }
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use tidegate_core::Nanos;
 
-use self::series::Series;
+use self::series::{Number, Series};
 pub use self::series::{Points, Step};
 use crate::{
     decide::{counts::CountsRead, limits::Limits},
@@ -45,34 +45,38 @@ pub struct History {
 #[derive(Debug, Default)]
 struct Kept {
     limits: HashMap<String, OfLimit>,
-    latency: Option<OfLatency>,
+    latency: Option<Growth<{ latency::BUCKETS }>>,
     /// The number of limits without room for a history.
     left_out: usize,
 }
 
 #[derive(Debug)]
 struct OfLimit {
-    before: Outcomes,
-    series: Series<{ OUTCOMES.len() }>,
-    sample_before: [u64; latency::BUCKETS],
-    sample: Sample,
+    outcomes: Growth<{ OUTCOMES.len() }>,
+    sample: Growth<{ latency::BUCKETS }, u16>,
 }
 
-impl OfLimit {
-    fn new(begin: u64) -> Self {
-        Self {
-            before: Outcomes::default(),
-            series: Series::new(begin),
-            sample_before: [0; latency::BUCKETS],
-            sample: Series::new(begin),
-        }
-    }
-}
-
+/// How much counters grew in each second.
 #[derive(Debug)]
-struct OfLatency {
-    before: [u64; latency::BUCKETS],
-    series: Series<{ latency::BUCKETS }>,
+struct Growth<const N: usize, T = u32> {
+    /// The counters when they were last read.
+    before: [u64; N],
+    series: Series<N, T>,
+}
+
+impl<const N: usize, T: Number> Growth<N, T> {
+    fn new(begin: u64) -> Self {
+        Self { before: [0; N], series: Series::new(begin) }
+    }
+
+    /// Takes what the counters are at the end of a second. Counters that went back have begun again.
+    fn see(&mut self, end: u64, now: [u64; N]) {
+        if now.iter().zip(&self.before).any(|(now, before)| now < before) {
+            self.before = [0; N];
+        }
+        self.series.push(end, std::array::from_fn(|at| now[at] - self.before[at]));
+        self.before = now;
+    }
 }
 
 /// The memory of histories, and what did not fit.
@@ -107,11 +111,10 @@ impl History {
         of.retain(|name, _| limits.limit(name.as_bytes()).is_some());
         let begin = end.saturating_sub(1);
         if latency.is_none() && LATENCY_BYTES <= self.max_bytes {
-            let before = [0; latency::BUCKETS];
-            *latency = Some(OfLatency { before, series: Series::new(begin) });
+            *latency = Some(Growth::new(begin));
         }
         if let Some(latency) = latency {
-            latency.series.push(end, growth(&mut latency.before, answers));
+            latency.see(end, answers);
         }
         let room = self.max_bytes.saturating_sub(LATENCY_BYTES) / LIMIT_BYTES;
         let mut without = 0;
@@ -122,11 +125,11 @@ impl History {
                     without += 1;
                     continue;
                 }
-                of.insert(name.clone(), OfLimit::new(begin));
+                of.insert(name.clone(), OfLimit { outcomes: Growth::new(begin), sample: Growth::new(begin) });
             }
             if let Some(of) = of.get_mut(name) {
-                of.series.push(end, growth(&mut of.before, outcomes(&limit.counts())));
-                of.sample.push(end, growth(&mut of.sample_before, limit.latency()));
+                of.outcomes.see(end, outcomes(&limit.counts()));
+                of.sample.see(end, limit.latency());
             }
         }
         if without > *left_out && self.max_bytes > 0 {
@@ -141,13 +144,13 @@ impl History {
 
     /// The decisions of a limit; `None` if it has no history.
     pub fn of(&self, limit: &str, step: Step, most: usize) -> Option<Points<{ OUTCOMES.len() }>> {
-        Some(self.lock().limits.get(limit)?.series.read(step, most))
+        Some(self.lock().limits.get(limit)?.outcomes.series.read(step, most))
     }
 
     /// The latencies of a sample of a limit's decisions, in the buckets of [`latency_bounds`], counted from when the server read
     /// the request.
     pub fn latency_of(&self, limit: &str, step: Step, most: usize) -> Option<Points<{ latency::BUCKETS }>> {
-        Some(self.lock().limits.get(limit)?.sample.read(step, most))
+        Some(self.lock().limits.get(limit)?.sample.series.read(step, most))
     }
 
     /// The latencies of answers, in the buckets of [`latency_bounds`]; `None` if no history is kept.
@@ -176,14 +179,4 @@ pub fn latency_bounds() -> impl Iterator<Item = f64> {
 fn outcomes(counts: &CountsRead) -> Outcomes {
     let CountsRead { allowed, delayed, denied, shadow_denied, errors, denied_by: _ } = *counts;
     [allowed, delayed, denied, shadow_denied, errors]
-}
-
-/// The growth of counters. If one is smaller than before, all were reset along with their limit.
-fn growth<const N: usize>(before: &mut [u64; N], now: [u64; N]) -> [u64; N] {
-    if now.iter().zip(&*before).any(|(now, before)| now < before) {
-        *before = [0; N];
-    }
-    let grown = std::array::from_fn(|at| now[at] - before[at]);
-    *before = now;
-    grown
 }

@@ -85,22 +85,14 @@ impl<const N: usize, T: Number> Series<N, T> {
     }
 
     fn push_second(&mut self, numbers: [T; N]) {
-        if self.seconds.len() == SECONDS {
-            self.seconds.pop_front();
-        }
-        self.seconds.push_back(numbers);
+        add(&mut self.seconds, SECONDS, numbers);
         match self.steps.back_mut() {
             Some(step) if !self.end.is_multiple_of(STEP) => {
                 for (sum, number) in step.iter_mut().zip(numbers) {
                     *sum = T::nearest(u64::from((*sum).into()) + u64::from(number.into()));
                 }
             }
-            _ => {
-                if self.steps.len() == STEPS {
-                    self.steps.pop_front();
-                }
-                self.steps.push_back(numbers);
-            }
+            _ => add(&mut self.steps, STEPS, numbers),
         }
         self.end += 1;
     }
@@ -122,6 +114,14 @@ impl<const N: usize, T: Number> Series<N, T> {
             }
         }
     }
+}
+
+/// Adds to the newest, of which at most `most` stay.
+fn add<T>(kept: &mut VecDeque<T>, most: usize, newest: T) {
+    if kept.len() == most {
+        kept.pop_front();
+    }
+    kept.push_back(newest);
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::{
 use tidegate_core::Nanos;
 use tonic::{Code, Status};
 
-use super::{ConnectionStats, Kind, Sink, Source, one, read};
+use super::{ConnectionStats, Kind, Sink, Source, read};
 use crate::observe::{latency::Latency, once_a_minute::OnceAMinute};
 
 /// The counters of gRPC. Relaxed throughout: a scrape needs no exact moment.
@@ -38,7 +38,7 @@ pub(crate) struct Errors {
 }
 
 /// The names of gRPC's codes, from 0 on.
-const CODES: [&str; 17] = [
+pub(crate) const CODES: [&str; 17] = [
     "ok",
     "cancelled",
     "unknown",
@@ -84,7 +84,7 @@ impl Source for GrpcStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         self.connections.tell(sink, "grpc", "gRPC")?;
         let help = "gRPC connections that ended with an error, such as too many resets";
-        sink.family("grpc_connections_failed", help, Kind::Counter, &one(read(&self.failed)))?;
+        sink.count("grpc_connections_failed", help, read(&self.failed))?;
         let help = "ShouldRateLimit calls and those of Kuadrant's service by overall code";
         let [ok, over, failed] = self.requests.each_ref().map(read);
         let codes = [("OK", ok), ("OVER_LIMIT", over), ("error", failed)];
@@ -98,11 +98,9 @@ impl Source for GrpcStats {
             ("grpc_quota_streams", "Envoys that decide with quotas", &self.quota_streams),
             ("grpc_quota_buckets", "Quota buckets with a share", &self.quota_buckets),
         ] {
-            let now = now.load(Ordering::Relaxed) as u64;
-            sink.family(name, help, Kind::Gauge, &one(now))?;
+            sink.gauge(name, help, now.load(Ordering::Relaxed) as u64)?;
         }
-        let help = "Quota reports from Envoys";
-        sink.family("grpc_quota_reports", help, Kind::Counter, &one(read(&self.quota_reports)))?;
+        sink.count("grpc_quota_reports", "Quota reports from Envoys", read(&self.quota_reports))?;
         let help = "Seconds from a decoded ShouldRateLimit request to its answer";
         sink.histogram("grpc_request_seconds", help, &[(&[], self.latency.read())])
     }

@@ -37,7 +37,7 @@ mod text;
 mod xds;
 
 #[cfg(feature = "grpc")]
-pub(crate) use self::grpc::GrpcStats;
+pub(crate) use self::grpc::{CODES, GrpcStats};
 pub(crate) use self::http::HttpStats;
 #[cfg(feature = "grpc")]
 pub(crate) use self::reference::Reference;
@@ -45,8 +45,8 @@ pub(crate) use self::sentinel::{DashboardStats, SentinelStats};
 pub(crate) use self::spoe::SpoeStats;
 #[cfg(feature = "grpc")]
 pub(crate) use self::xds::XdsStats;
+use source::Scraped;
 pub(crate) use source::{Kind, Labels, Sink, Source};
-use source::{Scraped, one};
 pub(crate) use text::Format;
 
 /// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
@@ -89,22 +89,16 @@ impl ConnectionStats {
     fn tell(&self, sink: &mut dyn Sink, prefix: &str, protocol: &str) -> fmt::Result {
         let open = self.connections.load(Ordering::Relaxed) as u64;
         let help = format!("Open {protocol} connections");
-        sink.family(&format!("{prefix}_connections"), &help, Kind::Gauge, &one(open))?;
-        for (event, help, counted) in [
-            ("accepted", format!("{protocol} connections accepted"), &self.accepted),
-            ("evicted", format!("Idle {protocol} connections closed for new ones"), &self.evicted),
-            (
-                "refused",
-                format!(
-                    "{protocol} connections refused because all slots were busy or the client had too many"
-                ),
-                &self.refused,
-            ),
-        ] {
-            let name = format!("{prefix}_connections_{event}");
-            sink.family(&name, &help, Kind::Counter, &one(read(counted)))?;
-        }
-        Ok(())
+        sink.gauge(&format!("{prefix}_connections"), &help, open)?;
+        let mut count = |event: &str, help: &str, counted| {
+            let help = format!("{protocol} connections {help}");
+            sink.count(&format!("{prefix}_connections_{event}"), &help, read(counted))
+        };
+        count("accepted", "accepted", &self.accepted)?;
+        let help = "refused because all slots were busy or the client had too many";
+        count("refused", help, &self.refused)?;
+        let help = format!("Idle {protocol} connections closed for new ones");
+        sink.count(&format!("{prefix}_connections_evicted"), &help, read(&self.evicted))
     }
 }
 
@@ -215,8 +209,8 @@ fn limit_of(line: &str) -> Option<String> {
 impl Source for Tls {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let help = "When the first certificate of the server's chain expires";
-        let values: Vec<_> = self.expires().map(one).into_iter().flatten().collect();
-        sink.family("certificate_expires_timestamp_seconds", help, Kind::Gauge, &values)
+        let expires = self.expires().map(|expires| ([], expires));
+        sink.labelled("certificate_expires_timestamp_seconds", help, Kind::Gauge, expires)
     }
 }
 
@@ -226,40 +220,6 @@ struct Counted {
     events: Arc<Events>,
     resp: Arc<RespStats>,
 }
-
-/// A metric's name, help and type, and how it is read from one limit.
-type PerLimit = (&'static str, &'static str, Kind, fn(&CountsRead, &Stats) -> u64);
-
-const PER_LIMIT: [PerLimit; 11] = [
-    ("shadow_denials", "Decisions that a shadow limit would have denied", Kind::Counter, |c, _| {
-        c.shadow_denied
-    }),
-    ("keys", "Keys of a limit in memory", Kind::Gauge, |_, s| s.keys),
-    ("keys_max", "Maximum number of keys of a limit in memory", Kind::Gauge, |_, s| s.max_keys),
-    ("store_bytes", "Bytes reserved for a limit's states", Kind::Gauge, |_, s| s.bytes),
-    ("keys_reclaimed", "States removed because they had fully recovered", Kind::Counter, |_, s| s.reclaimed),
-    ("keys_evicted", "Keys that were evicted with a debt and left a record", Kind::Counter, |_, s| s.evicted),
-    ("keys_returned", "Evicted keys that returned and got their debt back", Kind::Counter, |_, s| s.returned),
-    ("records", "Records of evicted keys", Kind::Gauge, |_, s| s.records),
-    (
-        "keys_refused",
-        "Requests of new keys denied so that no exhausted key is forgotten",
-        Kind::Counter,
-        |_, s| s.refused,
-    ),
-    (
-        "keys_forgotten",
-        "Evicted keys whose debt was forgotten because no record with less debt was left",
-        Kind::Counter,
-        |_, s| s.forgotten.total(),
-    ),
-    (
-        "keys_forgotten_exhausted",
-        "Forgotten keys that had used up their limit and so got a fresh allowance",
-        Kind::Counter,
-        |_, s| s.forgotten.exhausted,
-    ),
-];
 
 impl Source for Counted {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
@@ -301,14 +261,9 @@ impl Source for Counted {
             .map(|(limit, percent, count)| ([("limit", *limit), ("threshold", percent.as_str())], *count));
         let help = "Keys that reached a threshold of their limit, once in each period";
         sink.labelled("threshold_events", help, Kind::Counter, reached)?;
-        for (name, help, kind, read) in PER_LIMIT {
-            let values =
-                limits.iter().map(|(limit, counts, stats)| ([("limit", *limit)], read(counts, stats)));
-            sink.labelled(name, help, kind, values)?;
-        }
+        tell_limits(sink, &limits)?;
         let reservations = self.service.reservations().len() as u64;
-        let help = "Reservations that are open or remembered";
-        sink.family("reservations", help, Kind::Gauge, &one(reservations))?;
+        sink.gauge("reservations", "Reservations that are open or remembered", reservations)?;
         envoy::tell(sink, in_force.descriptors())?;
         if let Some(shared) = self.service.store() {
             store::tell(sink, shared.store())?;
@@ -318,100 +273,79 @@ impl Source for Counted {
     }
 }
 
+fn tell_limits(sink: &mut dyn Sink, limits: &[(&str, CountsRead, Stats)]) -> fmt::Result {
+    let mut each = |name: &str, help: &str, kind, read: fn(&CountsRead, &Stats) -> u64| {
+        let values = limits.iter().map(|(limit, counts, stats)| ([("limit", *limit)], read(counts, stats)));
+        sink.labelled(name, help, kind, values)
+    };
+    let help = "Decisions that a shadow limit would have denied";
+    each("shadow_denials", help, Kind::Counter, |counts, _| counts.shadow_denied)?;
+    each("keys", "Keys of a limit in memory", Kind::Gauge, |_, stats| stats.keys)?;
+    each("keys_max", "Maximum number of keys of a limit in memory", Kind::Gauge, |_, stats| stats.max_keys)?;
+    each("store_bytes", "Bytes reserved for a limit's states", Kind::Gauge, |_, stats| stats.bytes)?;
+    let help = "States removed because they had fully recovered";
+    each("keys_reclaimed", help, Kind::Counter, |_, stats| stats.reclaimed)?;
+    let help = "Keys that were evicted with a debt and left a record";
+    each("keys_evicted", help, Kind::Counter, |_, stats| stats.evicted)?;
+    let help = "Evicted keys that returned and got their debt back";
+    each("keys_returned", help, Kind::Counter, |_, stats| stats.returned)?;
+    each("records", "Records of evicted keys", Kind::Gauge, |_, stats| stats.records)?;
+    let help = "Requests of new keys denied so that no exhausted key is forgotten";
+    each("keys_refused", help, Kind::Counter, |_, stats| stats.refused)?;
+    let help = "Evicted keys whose debt was forgotten because no record with less debt was left";
+    each("keys_forgotten", help, Kind::Counter, |_, stats| stats.forgotten.total())?;
+    let help = "Forgotten keys that had used up their limit and so got a fresh allowance";
+    each("keys_forgotten_exhausted", help, Kind::Counter, |_, stats| stats.forgotten.exhausted)
+}
+
 impl Counted {
     fn tell_connections(&self, sink: &mut dyn Sink) -> fmt::Result {
         let (resp, events) = (&self.resp, &self.events);
-        let protocols = |http: fn(&ConnectionStats) -> u64, resp: u64| -> [(Labels<'static>, u64); 3] {
-            [
-                (&[("protocol", "http")], http(&events.http)),
-                (&[("protocol", "admin")], http(&events.admin)),
-                (&[("protocol", "resp")], resp),
-            ]
+        let protocols = |http: fn(&ConnectionStats) -> u64, resp: u64| {
+            let each = [("http", http(&events.http)), ("admin", http(&events.admin)), ("resp", resp)];
+            each.map(|(protocol, value)| ([("protocol", protocol)], value))
         };
         let open = protocols(
             |http| http.connections.load(Ordering::Relaxed) as u64,
             resp.connections.load(Ordering::Relaxed) as u64,
         );
-        sink.family("connections", "Open connections", Kind::Gauge, &open)?;
-        for (name, help, counted) in [
-            (
-                "connections_accepted",
-                "Connections accepted",
-                protocols(|http| read(&http.accepted), read(&resp.accepted)),
-            ),
-            (
-                "connections_evicted",
-                "Idle connections closed for new ones",
-                protocols(|http| read(&http.evicted), read(&resp.evicted)),
-            ),
-            (
-                "tls_handshakes_failed",
-                "Connections whose TLS handshake failed or timed out",
-                protocols(|http| read(&http.handshakes_failed), read(&resp.handshakes_failed)),
-            ),
-        ] {
-            sink.family(name, help, Kind::Counter, &counted)?;
-        }
+        sink.labelled("connections", "Open connections", Kind::Gauge, open)?;
+        let accepted = protocols(|http| read(&http.accepted), read(&resp.accepted));
+        sink.labelled("connections_accepted", "Connections accepted", Kind::Counter, accepted)?;
+        let evicted = protocols(|http| read(&http.evicted), read(&resp.evicted));
+        sink.labelled("connections_evicted", "Idle connections closed for new ones", Kind::Counter, evicted)?;
+        let failed = protocols(|http| read(&http.handshakes_failed), read(&resp.handshakes_failed));
+        let help = "Connections whose TLS handshake failed or timed out";
+        sink.labelled("tls_handshakes_failed", help, Kind::Counter, failed)?;
         let help = "Seconds from the arrival of RESP commands to their answers";
         sink.histogram("resp_command_seconds", help, &[(&[], resp.latency.read())])?;
-        for (name, help, value) in [
-            ("resp_commands", "RESP commands", read(&resp.commands)),
-            ("resp_auth_failures", "Wrong passwords over RESP", read(&resp.auth_failures)),
-            (
-                "http_connections_refused",
-                "HTTP connections refused because all slots were busy or the client had too many",
-                read(&events.http.refused) + read(&events.admin.refused),
-            ),
-            (
-                "resp_connections_refused",
-                "RESP connections refused because of the bound or because the client had too many",
-                read(&resp.refused),
-            ),
-            (
-                "resp_protocol_errors",
-                "RESP connections closed for malformed input",
-                read(&resp.protocol_errors),
-            ),
-            (
-                "resp_timeouts",
-                "RESP connections closed because they were idle or stuck",
-                read(&resp.timeouts),
-            ),
-        ] {
-            sink.family(name, help, Kind::Counter, &one(value))?;
-        }
-        Ok(())
+        sink.count("resp_commands", "RESP commands", read(&resp.commands))?;
+        sink.count("resp_auth_failures", "Wrong passwords over RESP", read(&resp.auth_failures))?;
+        let help = "HTTP connections refused because all slots were busy or the client had too many";
+        let refused = read(&events.http.refused) + read(&events.admin.refused);
+        sink.count("http_connections_refused", help, refused)?;
+        let help = "RESP connections refused because of the bound or because the client had too many";
+        sink.count("resp_connections_refused", help, read(&resp.refused))?;
+        let help = "RESP connections closed for malformed input";
+        sink.count("resp_protocol_errors", help, read(&resp.protocol_errors))?;
+        let help = "RESP connections closed because they were idle or stuck";
+        sink.count("resp_timeouts", help, read(&resp.timeouts))
     }
 
     fn tell_events(&self, sink: &mut dyn Sink, limits: u64) -> fmt::Result {
         let events = &self.events;
-        let outcomes = |ok: &AtomicU64, failed: &AtomicU64| -> [(Labels<'static>, u64); 2] {
-            [(&[("result", "ok")], read(ok)), (&[("result", "failed")], read(failed))]
+        let mut outcomes = |name: &str, help: &str, [ok, failed]: [&AtomicU64; 2]| {
+            let counts = [([("result", "ok")], read(ok)), ([("result", "failed")], read(failed))];
+            sink.labelled(name, help, Kind::Counter, counts)
         };
-        for (name, help, values) in [
-            (
-                "rules_reloads",
-                "Reloads of the rules file, successful or rejected",
-                outcomes(&events.reloads, &events.reloads_refused),
-            ),
-            (
-                "state_writes",
-                "Writes of the state file, successful or failed",
-                outcomes(&events.state_writes, &events.state_writes_failed),
-            ),
-            (
-                "certificate_loads",
-                "Reloads of the certificates, successful or rejected",
-                outcomes(&events.certificate_loads[0], &events.certificate_loads[1]),
-            ),
-            (
-                "access_loads",
-                "Reloads of the access file, successful or rejected",
-                outcomes(&events.access_loads[0], &events.access_loads[1]),
-            ),
-        ] {
-            sink.family(name, help, Kind::Counter, &values)?;
-        }
+        let help = "Reloads of the rules file, successful or rejected";
+        outcomes("rules_reloads", help, [&events.reloads, &events.reloads_refused])?;
+        let help = "Writes of the state file, successful or failed";
+        outcomes("state_writes", help, [&events.state_writes, &events.state_writes_failed])?;
+        let help = "Reloads of the certificates, successful or rejected";
+        outcomes("certificate_loads", help, events.certificate_loads.each_ref())?;
+        let help = "Reloads of the access file, successful or rejected";
+        outcomes("access_loads", help, events.access_loads.each_ref())?;
         let WebhookStats { sent, failed, dropped } = &*events.webhook;
         let posts = [("sent", sent), ("failed", failed), ("dropped", dropped)];
         let posts = posts.map(|(result, count)| ([("result", result)], read(count)));
@@ -419,22 +353,12 @@ impl Counted {
             "Events of thresholds that the webhook took, attempts that failed, and events that were dropped";
         sink.labelled("webhook_events", help, Kind::Counter, posts)?;
         let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
-        for (name, help, value) in [
-            ("rules_limits", "Limits in the rules", limits),
-            (
-                "rules_loaded_timestamp_seconds",
-                "Time when the rules were last loaded",
-                seconds(&events.rules_loaded_at),
-            ),
-            (
-                "state_written_timestamp_seconds",
-                "Time when the state was last written",
-                seconds(&events.state_written_at),
-            ),
-            ("state_bytes", "Length of the state file", read(&events.state_bytes)),
-        ] {
-            sink.family(name, help, Kind::Gauge, &one(value))?;
-        }
+        sink.gauge("rules_limits", "Limits in the rules", limits)?;
+        let help = "Time when the rules were last loaded";
+        sink.gauge("rules_loaded_timestamp_seconds", help, seconds(&events.rules_loaded_at))?;
+        let help = "Time when the state was last written";
+        sink.gauge("state_written_timestamp_seconds", help, seconds(&events.state_written_at))?;
+        sink.gauge("state_bytes", "Length of the state file", read(&events.state_bytes))?;
         let build: Labels<'_> = &[("version", env!("CARGO_PKG_VERSION"))];
         sink.family("build", "The server's version", Kind::Info, &[(build, 1)])
     }

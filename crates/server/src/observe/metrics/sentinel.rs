@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::{ConnectionStats, Kind, Sink, Source, one, read};
+use super::{ConnectionStats, Kind, Sink, Source, read};
 use crate::observe::latency::Latency;
 
 /// The counters of the token server. Relaxed throughout: a scrape needs no exact moment.
@@ -49,7 +49,7 @@ impl Source for SentinelStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         self.connections.tell(sink, "sentinel", "the token server")?;
         let help = "Connections of the token server that ended with an error";
-        sink.family("sentinel_connections_failed", help, Kind::Counter, &one(read(&self.failed)))?;
+        sink.count("sentinel_connections_failed", help, read(&self.failed))?;
         let requests = TYPES.iter().zip(&self.requests).flat_map(|(code, by_status)| {
             let of_status = move |(status, count): (&&'static str, &AtomicU64)| {
                 ([("type", *code), ("status", *status)], read(count))

@@ -41,6 +41,16 @@ pub(crate) trait Sink {
 }
 
 impl dyn Sink + '_ {
+    /// Takes a counter without labels.
+    pub fn count(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.family(name, help, Kind::Counter, &[(&[], value)])
+    }
+
+    /// Takes a gauge without labels.
+    pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.family(name, help, Kind::Gauge, &[(&[], value)])
+    }
+
     /// Takes a family whose values have `N` labels each.
     pub fn labelled<'a, const N: usize>(
         &mut self,
@@ -53,11 +63,6 @@ impl dyn Sink + '_ {
         let values: Vec<_> = values.iter().map(|(labels, value)| (&labels[..], *value)).collect();
         self.family(name, help, kind, &values)
     }
-}
-
-/// The one value of a family without labels.
-pub(super) fn one(value: u64) -> [(Labels<'static>, u64); 1] {
-    [(&[], value)]
 }
 
 /// A source for Prometheus.

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use super::{ConnectionStats, Kind, Sink, Source, one, read};
+use super::{ConnectionStats, Kind, Sink, Source, read};
 use crate::observe::latency::Latency;
 
 /// The counters of SPOE. Relaxed throughout: a scrape needs no exact moment.
@@ -23,7 +23,7 @@ impl Source for SpoeStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         self.connections.tell(sink, "spoe", "SPOE")?;
         let help = "SPOE connections that ended with an error, such as an invalid frame";
-        sink.family("spoe_connections_failed", help, Kind::Counter, &one(read(&self.failed)))?;
+        sink.count("spoe_connections_failed", help, read(&self.failed))?;
         let [admitted, denied, failed] = self.requests.each_ref().map(read);
         let outcomes = [("admitted", admitted), ("denied", denied), ("error", failed)];
         let outcomes = outcomes.map(|(outcome, count)| ([("outcome", outcome)], count));

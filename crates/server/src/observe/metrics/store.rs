@@ -4,67 +4,39 @@ use std::fmt;
 
 use tidegate_redis::{Health, Store, StoreError};
 
-use super::{Kind, Sink, one};
-
-/// A family's name, help and label, and its count for each value of the label.
-type Labelled<'a> = (&'static str, &'static str, &'static str, &'a [(&'static str, u64)]);
+use super::{Kind, Sink};
 
 pub(super) fn tell(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
     let stats = store.stats();
-    let up = u64::from(store.health() == Health::Up);
-    for (name, help, value) in [
-        ("shared_store_up", "Whether the shared store is up", up),
-        ("shared_store_nodes", "Processes that share the store, at the last count", stats.nodes.into()),
-        (
-            "shared_store_clock_difference_milliseconds",
-            "Difference between the store's clock and this machine's",
-            stats.clock_ahead_ms.unwrap_or(0).unsigned_abs(),
-        ),
-        (
-            "shared_store_clock_went_back",
-            "Whether the store's clock has shown a later time than now",
-            stats.clock_went_back.into(),
-        ),
-        (
-            "shared_store_rules_differ",
-            "Limits whose rule differs at another server of the store",
-            stats.differing_rules,
-        ),
-    ] {
-        sink.family(name, help, Kind::Gauge, &one(value))?;
-    }
-    let errors: Vec<_> = StoreError::NAMES.into_iter().zip(stats.errors).collect();
-    let families: [Labelled<'_>; 3] = [
-        (
-            "shared_store_decisions",
-            "Decisions on shared limits by their source",
-            "by",
-            &[
-                ("store", stats.decided),
-                ("remembered", stats.remembered),
-                ("lease", stats.leased),
-                ("local", stats.local),
-                ("failed-open", stats.failed_open),
-                ("failed-closed", stats.failed_closed),
-            ],
-        ),
-        (
-            "shared_store_outages",
-            "Times that the store went down and came up again",
-            "event",
-            &[("down", stats.opened), ("back", stats.closed)],
-        ),
-        ("shared_store_errors", "Errors of requests to the store by kind", "error", &errors),
+    sink.gauge("shared_store_up", "Whether the shared store is up", u64::from(store.health() == Health::Up))?;
+    let help = "Processes that share the store, at the last count";
+    sink.gauge("shared_store_nodes", help, stats.nodes.into())?;
+    let help = "Difference between the store's clock and this machine's";
+    let ahead = stats.clock_ahead_ms.unwrap_or(0).unsigned_abs();
+    sink.gauge("shared_store_clock_difference_milliseconds", help, ahead)?;
+    let help = "Whether the store's clock has shown a later time than now";
+    sink.gauge("shared_store_clock_went_back", help, stats.clock_went_back.into())?;
+    let help = "Limits whose rule differs at another server of the store";
+    sink.gauge("shared_store_rules_differ", help, stats.differing_rules)?;
+    let decisions = [
+        ("store", stats.decided),
+        ("remembered", stats.remembered),
+        ("lease", stats.leased),
+        ("local", stats.local),
+        ("failed-open", stats.failed_open),
+        ("failed-closed", stats.failed_closed),
     ];
-    for (name, help, label, values) in families {
-        sink.labelled(name, help, Kind::Counter, values.iter().map(|(of, value)| ([(label, *of)], *value)))?;
-    }
-    for (name, help, value) in [
-        ("shared_store_calls", "Calls to the store; many decisions may share one", stats.calls),
-        ("shared_store_script_loads", "Scripts sent because the store did not know them", stats.script_loads),
-        ("shared_store_connections", "Connections made to the store", stats.connections),
-    ] {
-        sink.family(name, help, Kind::Counter, &one(value))?;
-    }
-    Ok(())
+    let decisions = decisions.map(|(by, count)| ([("by", by)], count));
+    let help = "Decisions on shared limits by their source";
+    sink.labelled("shared_store_decisions", help, Kind::Counter, decisions)?;
+    let outages = [([("event", "down")], stats.opened), ([("event", "back")], stats.closed)];
+    let help = "Times that the store went down and came up again";
+    sink.labelled("shared_store_outages", help, Kind::Counter, outages)?;
+    let errors = StoreError::NAMES.into_iter().zip(stats.errors);
+    let errors = errors.map(|(error, count)| ([("error", error)], count));
+    sink.labelled("shared_store_errors", "Errors of requests to the store by kind", Kind::Counter, errors)?;
+    sink.count("shared_store_calls", "Calls to the store; many decisions may share one", stats.calls)?;
+    let help = "Scripts sent because the store did not know them";
+    sink.count("shared_store_script_loads", help, stats.script_loads)?;
+    sink.count("shared_store_connections", "Connections made to the store", stats.connections)
 }

@@ -76,10 +76,11 @@ impl Traced<'_> {
     /// Ends the span of a gRPC call.
     #[cfg(feature = "grpc")]
     pub fn ended<B>(self, response: &axum::http::Response<B>, took: Nanos) {
+        use crate::observe::metrics::CODES;
         use tonic::{Code, Status};
         // A call that fails says so in the head; one that succeeds in the trailers.
         let code = Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());
-        let name = code_name(code);
+        let name = CODES[code as usize].to_ascii_uppercase();
         let is_servers_fault = matches!(
             code,
             Code::Unknown
@@ -89,8 +90,8 @@ impl Traced<'_> {
                 | Code::Unavailable
                 | Code::DataLoss
         );
-        let attribute = KeyValue::new("rpc.response.status_code", name);
-        self.end(attribute, is_servers_fault.then(|| name.to_owned()), took);
+        let attribute = KeyValue::new("rpc.response.status_code", name.clone());
+        self.end(attribute, is_servers_fault.then_some(name), took);
     }
 
     fn end(mut self, status: KeyValue, failed: Option<String>, took: Nanos) {
@@ -114,29 +115,5 @@ fn version<B>(request: &Request<B>) -> &'static str {
         Version::HTTP_2 => "2",
         Version::HTTP_10 => "1.0",
         _ => "1.1",
-    }
-}
-
-#[cfg(feature = "grpc")]
-const fn code_name(code: tonic::Code) -> &'static str {
-    use tonic::Code;
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }

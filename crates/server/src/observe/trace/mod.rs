@@ -274,16 +274,10 @@ impl Tap {
         self.add(key, cost, Verdict::of(decision, is_shadow), decision.reason(), now);
     }
 
-    /// Adds a charge, if its key is chosen.
+    /// Adds something else about a key, if it is chosen.
     #[cold]
-    pub fn see_charge(&self, key: &[u8], cost: u64, now: Nanos) {
-        self.add(key, cost, Verdict::Charged, None, now);
-    }
-
-    /// Adds a refund, if its key is chosen.
-    #[cold]
-    pub fn see_refund(&self, key: &[u8], cost: u64, now: Nanos) {
-        self.add(key, cost, Verdict::Refunded, None, now);
+    pub fn see_other(&self, key: &[u8], cost: u64, verdict: Verdict, now: Nanos) {
+        self.add(key, cost, verdict, None, now);
     }
 
     fn add(&self, key: &[u8], cost: u64, verdict: Verdict, reason: Option<DenialReason>, now: Nanos) {
@@ -291,32 +285,5 @@ impl Tap {
             let event = Event { time: now.get(), key: hash, cost, limit: self.limit, verdict, reason };
             lock(&self.trace.rings[hash as usize % RINGS]).push(event);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_one_ring_forgot_is_left_out_of_all() {
-        let trace = Arc::new(Trace::new(KeyShare::ALL, 0, true));
-        let tap = trace.tap("a", false).unwrap();
-        // One key fills its ring over and over; others ask once in a while.
-        for time in 0..10_000 {
-            tap.add(b"busy", 1, Verdict::Denied, Some(DenialReason::Quota), Nanos::new(time));
-            if time % 100 == 0 {
-                (0..50).for_each(|key: u8| tap.add(&[key], 1, Verdict::Admitted, None, Nanos::new(time)));
-            }
-        }
-        let taken = trace.take();
-        let busy = trace.chosen(b"busy").unwrap();
-        assert!(!taken.fresh && taken.from > 0);
-        assert!(taken.events.iter().all(|event| event.time >= taken.from));
-        let of_busy = taken.events.iter().filter(|event| event.key == busy).count() as u64;
-        assert_eq!(of_busy, 10_000 - taken.from);
-        let rounds = (taken.from..10_000).filter(|time| time % 100 == 0).count();
-        assert_eq!(taken.events.len() as u64 - of_busy, 50 * rounds as u64);
-        assert!(trace.bytes().0 <= trace.bytes().1);
     }
 }

@@ -173,19 +173,11 @@ impl Recording {
                 use std::io::Write as _;
 
                 let (limit, time) = (&names[usize::from(limit)], seconds(time));
-                let verdict = match verdict {
-                    Verdict::Admitted => "admitted",
-                    Verdict::Delayed => "delayed",
-                    Verdict::Denied => "denied",
-                    Verdict::ShadowDenied => "shadow_denied",
-                    Verdict::Refunded => "refunded",
-                    Verdict::Charged => "charged",
-                };
-                // Writing to memory does not fail.
                 let _ = write!(
                     piece,
-                    r#"{{"time":"{time}","limit":"{limit}","key":"{key:016x}","cost":{cost},"verdict":"{verdict}""#
+                    r#"{{"time":"{time}","limit":"{limit}","key":"{key:016x}","cost":{cost},"verdict":"#
                 );
+                let _ = serde_json::to_writer(&mut piece, &verdict);
                 if let Some(reason) = reason {
                     let _ = write!(piece, r#","reason":"{reason}""#);
                 }
@@ -240,25 +232,19 @@ struct Reader {
 }
 
 impl Reader {
-    fn wrong(&self, what: impl Into<String>) -> RecordingError {
-        RecordingError::Line { line: self.number, what: what.into() }
-    }
-
     fn take(&mut self, line: &[u8]) -> Result<(), RecordingError> {
-        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| self.wrong(error.to_string()))?;
+        let number = self.number;
+        let wrong = |what: &str| RecordingError::Line { line: number, what: what.to_owned() };
+        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| wrong(&error.to_string()))?;
         if let Some(version) = read.tidegate_trace {
             if version != VERSION {
                 return Err(RecordingError::Version(version));
             }
-            let share = read
-                .share
-                .as_deref()
-                .unwrap_or_default()
-                .parse()
-                .map_err(|error: ParseKeyShareError| self.wrong(error.to_string()))?;
+            let share = read.share.as_deref().unwrap_or_default();
+            let share = share.parse().map_err(|error: ParseKeyShareError| wrong(&error.to_string()))?;
             let time = |text: &Option<Cow<'_, str>>| text.as_deref().and_then(nanos);
             let (Some(from), Some(until)) = (time(&read.from), time(&read.until)) else {
-                return Err(self.wrong("`from` or `until` is not a number of seconds"));
+                return Err(wrong("`from` or `until` is not a number of seconds"));
             };
             self.recording = Some(Recording {
                 share,
@@ -272,8 +258,6 @@ impl Reader {
             });
             return Ok(());
         }
-        let number = self.number;
-        let wrong = |what: &str| RecordingError::Line { line: number, what: what.to_owned() };
         let recording =
             self.recording.as_mut().ok_or_else(|| wrong("a trace begins with `tidegate_trace`"))?;
         let key = || u64::from_str_radix(read.key.as_deref()?, 16).ok();
@@ -326,10 +310,8 @@ impl Reader {
     }
 
     fn finish(self) -> Result<Recording, RecordingError> {
-        let mut recording = self.recording.ok_or(RecordingError::Line {
-            line: 1,
-            what: "a trace begins with `tidegate_trace`".to_owned(),
-        })?;
+        let what = "a trace begins with `tidegate_trace`".to_owned();
+        let mut recording = self.recording.ok_or(RecordingError::Line { line: 1, what })?;
         if recording.is_cut {
             recording.until = recording.events.last().map_or(recording.from, |event| event.time);
         }

@@ -60,23 +60,3 @@ impl Ring {
         self.chunks.len() as u64 * CHUNK_BYTES
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::observe::trace::Verdict;
-
-    #[test]
-    fn the_newest_stay_and_the_bound_holds() {
-        let mut ring = Ring::new(3);
-        for time in 0..10_000 {
-            ring.push(Event { time, key: 1, cost: 1, limit: 0, verdict: Verdict::Admitted, reason: None });
-            assert!(ring.bytes() <= 3 * CHUNK_BYTES);
-            let kept: usize = ring.chunks().iter().map(Vec::len).sum();
-            let first = ring.chunks()[0][0].time;
-            assert_eq!(first + kept as u64, time + 1, "none is missing between the first and the last");
-            assert_eq!(ring.forgotten(), first.checked_sub(1));
-        }
-        assert!(ring.chunks().iter().map(Vec::len).sum::<usize>() > 2 * CHUNK - 1);
-    }
-}

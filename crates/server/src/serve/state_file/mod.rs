@@ -30,7 +30,7 @@ use tidegate_core::Nanos;
 pub use format::StateError;
 pub(crate) use place::StateFile;
 pub use place::StatePathError;
-pub(crate) use read::{Headers, restore};
+pub(crate) use read::{Headers, Restored, restore};
 pub(crate) use write::write;
 
 /// The server waits for times up to this far ahead: clocks are sometimes set back a little.

@@ -18,7 +18,11 @@ use super::{
     too_far_ahead,
 };
 use crate::{
-    decide::{service::Service, throttle::THROTTLE},
+    decide::{
+        limits::{Limits, Operation},
+        service::{Service, resolve_operated},
+        throttle::THROTTLE,
+    },
     rules::parse_policy,
 };
 
@@ -90,15 +94,12 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
     let limits = service.limits();
     for _ in 0..count {
         let (name, header) = header(&mut input)?;
-        if let Some(rest) = name.strip_prefix(OVERRIDE) {
-            restored.dropped +=
-                u64::from(!restore_override(service, rest, sooner(header.max_keys, ahead), now));
-            each_entry(&mut input, header.words, |_| ())?;
-            continue;
-        }
-        if let Some(rest) = name.strip_prefix(RESERVATION) {
-            let due = sooner(header.max_keys, ahead);
-            restored.dropped += u64::from(!service.reservations().restore(rest, due));
+        let time = sooner(header.max_keys, ahead);
+        let an_override = name.strip_prefix(OVERRIDE).map(|text| restore_override(&limits, text, time, now));
+        let reservation = name.strip_prefix(RESERVATION);
+        let reservation = reservation.map(|text| service.reservations().restore(text, time));
+        if let Some(is_restored) = an_override.or(reservation) {
+            restored.dropped += u64::from(!is_restored);
             each_entry(&mut input, header.words, |_| ())?;
             continue;
         }
@@ -119,12 +120,15 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
 }
 
 /// Whether it is in force, or over.
-fn restore_override(service: &Service, text: &str, until: Nanos, now: Nanos) -> bool {
+fn restore_override(limits: &Limits, text: &str, until: Nanos, now: Nanos) -> bool {
     let mut parts = text.splitn(3, ' ');
     let (Some(limit), Some(quota), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
         return false;
     };
-    until <= now || service.override_until(limit.as_bytes(), Some(key.as_bytes()), quota, until).is_ok()
+    let left = until.saturating_since(now).into();
+    let operation = Operation::Override(quota.to_owned(), Some(left));
+    let resolved = resolve_operated(limits, limit.as_bytes(), Some(key.as_bytes()), &operation);
+    until <= now || resolved.is_ok_and(|of| of.limit.operate_in_memory(of.key, &operation, now).is_ok())
 }
 
 fn sooner(time: u64, by: Nanos) -> Nanos {

@@ -192,13 +192,8 @@ impl Client {
         let reason = match self.reload.send(Some(tell)).await {
             Ok(()) => match told.await {
                 Ok(Reloaded::Loaded { .. } | Reloaded::BuiltIn) => {
-                    let version = &answer.version_info;
-                    tracing::info!(
-                        url = self.source.origin,
-                        version,
-                        domains,
-                        "rules of the control plane are in force"
-                    );
+                    let (url, version) = (&self.source.origin, &answer.version_info);
+                    tracing::info!(url, version, domains, "rules of the control plane are in force");
                     return Ok(());
                 }
                 Ok(Reloaded::Rejected { problems }) => problems.join("; "),

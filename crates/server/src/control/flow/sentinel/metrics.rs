@@ -105,27 +105,3 @@ fn line(text: &str) -> Option<(&str, [u64; 7])> {
     let in_flight = rest.get(1).copied().unwrap_or(0);
     Some((name, [at / 1_000, *pass, *block, *exception, *success, micros, in_flight]))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_become_seconds_and_idle_resources_stay_for_a_minute() {
-        let mut metrics = Metrics::new(0);
-        let text = "1000000|a|3|1|2|1|7|0|5|0\n1000000|__cpu_usage__|9|0|0|0|0\nbroken\n1000000|b|1|0|0\n1001000|a|1|0|1|0|0";
-        metrics.take(text, 900);
-        let (now, told) = metrics.told();
-        // The clock was behind.
-        assert_eq!((now, told.len(), &*told[0].name), (1_002, 1, "a"));
-        assert_eq!(told[0].seconds, [[1_000, 3, 1, 1, 2, 14_000, 5], [1_001, 1, 0, 0, 1, 0, 0]]);
-        metrics.take("", 1_050);
-        let (_, told) = metrics.told();
-        assert_eq!((told.len(), told[0].in_flight, told[0].seconds.len()), (1, 0, 0));
-        metrics.take("", 1_062);
-        assert_eq!(metrics.told().1.len(), 0);
-        let many: Vec<String> = (0..3_000).map(|at| format!("1070000|r{at}|1|0|0|0|0")).collect();
-        metrics.take(&many.join("\n"), 1_071);
-        assert_eq!(metrics.told().1.len(), MAX_RESOURCES);
-    }
-}

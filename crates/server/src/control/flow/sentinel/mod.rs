@@ -26,13 +26,10 @@ use std::{
 
 use ipnet::IpNet;
 use tidegate_core::Nanos;
-use tokio::{
-    sync::{Semaphore, watch},
-    time::{MissedTickBehavior, interval},
-};
+use tokio::sync::{Semaphore, watch};
 
 use super::{Flow, Report, is_name};
-use crate::{decide::service::Service, listen::peers::subnet};
+use crate::{decide::service::Service, listen::peers::subnet, serve::background::ticks};
 use metrics::Metrics;
 use rules::RuleSync;
 
@@ -156,8 +153,7 @@ impl Programs {
     /// Asks one program until its heartbeats end or the server stops. Its clock is `ahead` milliseconds of the server's.
     async fn follow(self: Arc<Self>, name: Name, task: u64, ahead: i128) {
         let (mut metrics, mut rules) = (Metrics::new(ahead), RuleSync::default());
-        let mut ticks = interval(EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = ticks(EVERY);
         let mut stopped = self.stopped.clone();
         let asking = async {
             for tick in 0_u32.. {

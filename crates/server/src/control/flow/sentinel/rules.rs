@@ -67,28 +67,27 @@ impl Wanted {
     }
 }
 
+/// Puts the rules of a text in force, and returns why some of them are left out.
+fn apply(kind: Kind, text: &str, rules: &mut GateRules) -> Option<String> {
+    match sentinel::parse(kind, text) {
+        Ok(update) => {
+            update.apply(rules);
+            None
+        }
+        Err(SourceError::Partial { good, why }) => {
+            good.apply(rules);
+            Some(why)
+        }
+        Err(error) => Some(error.to_string()),
+    }
+}
+
 /// The rules of a text without their order, so that the same rules have the same content.
 fn content(kind: Kind, text: &str) -> String {
-    let update = match sentinel::parse(kind, text) {
-        Ok(update) => update,
-        Err(SourceError::Partial { good, why }) => {
-            let mut rules = GateRules::default();
-            good.apply(&mut rules);
-            return format!("{rules:?} and {why}");
-        }
-        Err(error) => return error.to_string(),
-    };
     let mut rules = GateRules::default();
-    update.apply(&mut rules);
-    let sorted = |rules: &mut dyn Iterator<Item = &dyn Debug>| {
-        let mut all: Vec<String> = rules.map(|rule| format!("{rule:?}")).collect();
-        all.sort_unstable();
-        all.join("\n")
-    };
-    let flow = rules.flow.iter().map(|rule| rule as &dyn Debug);
-    let breakers = rules.breakers.iter().map(|rule| rule as &dyn Debug);
-    let others = rules.hot_params.iter().map(|rule| rule as &dyn Debug);
-    let authority = rules.authority.iter().map(|rule| rule as &dyn Debug);
+    if let Some(why) = apply(kind, text, &mut rules) {
+        return format!("{rules:?} and {why}");
+    }
     // Sentinel lists the lowest limits of all system rules, each as a rule.
     let system = rules.system.iter().fold(SystemRule::default(), |all, rule| SystemRule {
         id: None,
@@ -98,8 +97,14 @@ fn content(kind: Kind, text: &str) -> String {
         in_flight: lowest(all.in_flight, rule.in_flight),
         qps: lowest(all.qps, rule.qps),
     });
-    let system = [&system as &dyn Debug];
-    sorted(&mut flow.chain(breakers).chain(others).chain(authority).chain(system))
+    let limits = shown(&rules.flow).chain(shown(&rules.breakers)).chain(shown(&rules.hot_params));
+    let mut all: Vec<String> = limits.chain(shown(&rules.authority)).chain(shown(&[system])).collect();
+    all.sort_unstable();
+    all.join("\n")
+}
+
+fn shown<T: Debug>(rules: &[T]) -> impl Iterator<Item = String> {
+    rules.iter().map(|rule| format!("{rule:?}"))
 }
 
 fn lowest<T: PartialOrd>(one: Option<T>, other: Option<T>) -> Option<T> {
@@ -140,14 +145,7 @@ impl RuleSync {
 async fn own(address: SocketAddr) -> Result<Own, CallError> {
     let (mut rules, mut left_out) = (GateRules::default(), Vec::new());
     for kind in KINDS {
-        match sentinel::parse(kind, &get(address, kind).await?) {
-            Ok(update) => update.apply(&mut rules),
-            Err(SourceError::Partial { good, why }) => {
-                good.apply(&mut rules);
-                left_out.push(why);
-            }
-            Err(error) => left_out.push(error.to_string()),
-        }
+        left_out.extend(apply(kind, &get(address, kind).await?, &mut rules));
     }
     let (text, without) = yaml::write(&rules);
     left_out.extend(without);
