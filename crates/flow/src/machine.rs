@@ -135,21 +135,3 @@ impl Gate {
         MachineWatch::start(machine, period, self.shared().sample.clone())
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_files_of_linux_are_parsed() {
-        assert_eq!(first_number("2.57 1.90 1.66 3/213 4711\n"), Some(2.57));
-        let stat = "cpu  100 20 30 400 50 6 7 8 90 10\ncpu0 1 2 3 4\n";
-        assert_eq!(parse_ticks(stat), Some((621, 450)));
-        let memory = "MemTotal:       16000 kB\nMemFree:  1 kB\nMemAvailable:    6000 kB\n";
-        assert_eq!(parse_memory(memory), Some(10_000 * 1_024));
-        for nonsense in ["", "cpu", "cpu x", "MemTotal: many kB"] {
-            assert_eq!((first_number(nonsense), parse_ticks(nonsense)), (None, None));
-            assert_eq!(parse_memory(nonsense), None);
-        }
-    }
-}

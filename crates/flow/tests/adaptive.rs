@@ -109,6 +109,30 @@ fn failures_lower_the_limit() {
     }
 }
 
+/// A window of a hundred calls, one after another, of which some fail.
+fn failing(r: &Resource, timer: &ManualTimer, failed: usize) -> usize {
+    for call in 0..100 {
+        let end = |mut guard: Guard<'_>| {
+            if call < failed {
+                guard.mark_failed();
+            }
+        };
+        together(r, timer, 1, Duration::from_secs(1) / 98, end);
+    }
+    limit(r)
+}
+
+#[test]
+fn the_limit_returns_to_its_value_after_failures_but_not_if_they_come_back_at_once() {
+    let aimd = Aimd { slow: Some(Duration::from_hours(1)), backoff: 0.5, ..Aimd::default() };
+    let (r, timer) = with(AdaptiveRule::new("r", Algorithm::Aimd(aimd)));
+    let after = |failed| failing(&r, &timer, failed);
+    assert_eq!([9, 10, 50, 0, 0].map(after), [20, 10, 5, 20, 20]);
+    assert_eq!([50, 0].map(after), [10, 10], "again: the failures come from the overload");
+    assert_eq!([0; 10].map(after), [10; 10]);
+    assert_eq!([50, 0].map(after), [5, 10]);
+}
+
 #[test]
 fn traffic_below_half_of_the_limit_does_not_change_it() {
     for algorithm in all() {

@@ -157,6 +157,25 @@ fn a_gate_that_is_built_to_watch_the_machine_has_a_sample_at_once_and_fails_wher
 }
 
 #[test]
+fn the_files_of_linux_are_parsed() {
+    let proc = Proc::new("parsed");
+    proc.put("loadavg", "2.57 1.90 1.66 3/213 4711\n");
+    // Guest ticks are a part of the others, and a wait for a disk is idle.
+    proc.put("stat", "cpu  100 20 30 400 50 6 7 8 90 10\ncpu0 1 2 3 4\n");
+    proc.put("meminfo", "MemTotal:       16000 kB\nMemFree:  1 kB\nMemAvailable:    6000 kB\n");
+    let sample = Machine::at(&proc.0).look().unwrap();
+    assert_eq!(sample, Sample { load: 2.57, cpu: 171.0 / 621.0, memory: 10_000 * 1_024 });
+    for name in ["loadavg", "stat", "meminfo"] {
+        for nonsense in ["", "cpu", "cpu x", "MemTotal: many kB"] {
+            proc.says("0.10", 1);
+            proc.put(name, nonsense);
+            let error = Machine::at(&proc.0).look().unwrap_err().to_string();
+            assert!(error.contains(name), "{nonsense}: {error}");
+        }
+    }
+}
+
+#[test]
 fn a_machine_without_figures_is_an_error() {
     let mut machine = Machine::at("/nowhere");
     assert!(machine.look().is_err());

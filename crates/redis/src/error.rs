@@ -167,6 +167,11 @@ impl StoreError {
         matches!(self, Self::Refused(_) | Self::Lost(_) | Self::ReadOnly | Self::BadReply)
     }
 
+    /// Whether the store refuses this node's user or the script, however often it is asked.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Forbidden(_) | Self::Script(_) | Self::NotPermitted(_))
+    }
+
     /// Whether the store as a whole makes no decisions and has not made this one. This is not certain in a cluster, whose
     /// client may have sent the request twice.
     pub(crate) const fn is_certain(&self) -> bool {

@@ -123,21 +123,24 @@ mod rules;
 mod script;
 mod stats;
 mod store;
+mod sync;
 
 pub use ad_hoc::AdHoc;
+pub use batch::Gathering;
 pub use connection::Address;
 pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
-    Corrected, Correction, LimitBuilder, LimitError, Mode, OnError, Part, Permit, Reserved, SharedDecision,
+    Corrected, Correction, LimitBuilder, LimitError, OnError, Part, Permit, Reserved, SharedDecision,
     SharedLimit, Source,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;
 pub use script::{Plan, PlanError};
 pub use stats::Stats;
-pub use store::{Gathering, Store};
+pub use store::Store;
+pub use tidegate_core::lease::Mode;
 
 /// What the differential tests run.
 #[cfg(feature = "servers")]

@@ -6,7 +6,7 @@ use tidegate_core::{Clock, Decision, Nanos, Policy};
 
 use crate::{
     AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError, Timeout,
-    batch::{Batcher, Hold},
+    batch::{Batcher, Gathering},
     connection::Connector,
     health::{Monitor, SeenNode, random, seen},
     limit::{
@@ -26,11 +26,6 @@ use crate::{
 /// store is down.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
-
-/// Holds requests to a store back until it is dropped; see [`Store::gather`].
-pub struct Gathering<'a> {
-    _held: Hold<'a>,
-}
 
 struct Inner {
     batcher: Arc<Batcher>,
@@ -259,7 +254,7 @@ impl Store {
     /// callers on other threads wait, too. It has no effect on a cluster, which has many queues.
     #[must_use = "dropping the result at once holds nothing back"]
     pub fn gather(&self) -> Gathering<'_> {
-        Gathering { _held: self.batcher().hold() }
+        self.batcher().gather()
     }
 
     pub(crate) fn batcher(&self) -> &Arc<Batcher> {

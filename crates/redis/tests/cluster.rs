@@ -176,7 +176,7 @@ async fn nodes_with_allotments_are_never_over_while_a_slot_moves_and_refunds_are
     assert!(of_each.iter().all(|admitted| (1..=total).contains(admitted)), "{of_each:?} admitted of {total}");
 
     let exact = limit(nodes[0].store(), "exact");
-    for key in ["a", "b", "{t}c", "d}e", "{}f"] {
+    for key in ["a", "b", "{t}c", "c{t}", "d}e", "{}f", "{g", "h}{", ""] {
         assert!(exact.acquire(key, 6).await.is_allowed(), "{key}");
         let told = exact.refund(key, 2).await.expect("the store answers");
         assert_eq!(told.decision.remaining(), 6, "{key}");

@@ -70,15 +70,7 @@ impl Fleet {
 
     /// The terms that nodes and authority share for a limit.
     pub fn terms(&self, policy: Policy) -> Terms {
-        let slack = Nanos::from(self.slack);
-        match self.mode {
-            Mode::Exact => Terms::exact(policy),
-            Mode::Leased => Terms::leased(policy, slack),
-            Mode::Reported => {
-                let unreported = self.unreported.unwrap_or_else(|| Terms::default_unreported(&policy));
-                Terms::reported(policy, unreported, slack)
-            }
-        }
+        Terms::of(self.mode, policy, self.slack.into(), self.unreported)
     }
 }
 

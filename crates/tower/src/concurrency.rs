@@ -1,6 +1,6 @@
 //! Limits on the number of requests in flight.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use tidegate_limiter::{BuildError, KeyedLimiter, Limiter, Policy};
 use tower_layer::Layer;
@@ -26,7 +26,7 @@ use crate::{
 /// # let _ = (at_most_100, others_wait, two_each);
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ConcurrencyLayer(RateLimitLayer);
 
 impl ConcurrencyLayer {
@@ -49,12 +49,6 @@ impl ConcurrencyLayer {
     /// The same as [`KeyedLimiter::new`].
     pub fn per_key(limit: u32, key: impl KeySource + 'static) -> Result<Self, BuildError> {
         Ok(Self(RateLimitLayer::new(KeyedLimiter::new(Policy::concurrency(limit))?, key)))
-    }
-}
-
-impl fmt::Debug for ConcurrencyLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ConcurrencyLayer").field(&self.0).finish()
     }
 }
 

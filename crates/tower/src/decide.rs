@@ -76,7 +76,7 @@ impl<C: Timer + 'static> Verdict<C> {
         let late = self.told.iter_mut().filter(|told| told.decision.delay() > bound);
         let mut refused = None;
         for told in late {
-            told.decision = denied_for(&told.decision, told.decision.delay().saturating_sub(bound));
+            told.decision = denied_within(&told.decision, bound);
             refused = Some((told.rule, told.decision));
         }
         if let Some((rule, decision)) = refused {
@@ -86,10 +86,13 @@ impl<C: Timer + 'static> Verdict<C> {
     }
 }
 
-/// Turns a delay into a denial.
-fn denied_for(decision: &Decision, wait: Duration) -> Decision {
-    let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX - 1);
-    Decision::deny(decision.standing(), wait)
+/// A denial stays, and a delay above the bound becomes one, for the time above it.
+fn denied_within(decision: &Decision, bound: Duration) -> Decision {
+    if decision.is_denied() {
+        return *decision;
+    }
+    let late = decision.delay().saturating_sub(bound);
+    Decision::deny(decision.standing(), u64::try_from(late.as_nanos()).unwrap_or(u64::MAX - 1))
 }
 
 impl<C: Timer + 'static> Options<C> {
@@ -206,10 +209,7 @@ impl<C: Timer + 'static> Options<C> {
                 self.take(&mut verdict, question, decision, bill, false);
             }
             Err(error) => {
-                let decision = *error.decision();
-                let late = decision.delay().saturating_sub(bound);
-                let denied = if decision.is_denied() { decision } else { denied_for(&decision, late) };
-                self.take(&mut verdict, question, denied, bill, false);
+                self.take(&mut verdict, question, denied_within(error.decision(), bound), bill, false);
             }
         }
         verdict
@@ -236,11 +236,8 @@ impl<C: Timer + 'static> Options<C> {
             Err(error) => match error.decision() {
                 Some(all) => {
                     for (question, decision) in questions.iter().zip(all.decisions()) {
-                        let late = decision.delay().saturating_sub(bound);
-                        if decision.is_denied() || !late.is_zero() {
-                            let denied =
-                                if decision.is_denied() { *decision } else { denied_for(decision, late) };
-                            self.take(&mut verdict, question, denied, bill, false);
+                        if decision.is_denied() || decision.delay() > bound {
+                            self.take(&mut verdict, question, denied_within(decision, bound), bill, false);
                         } else {
                             verdict.tell(question, standing(question).unwrap_or(*decision));
                         }

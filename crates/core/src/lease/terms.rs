@@ -1,19 +1,22 @@
 //! The terms that a node and the authority share, and the authority's part of the protocol.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use crate::{Algorithm, Nanos, Policy};
 
 use super::{Grant, Request};
 
 /// How nodes share a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The authority makes every decision.
+    /// The authority makes every decision in one atomic step. This is exact and costs a round trip.
+    #[default]
     Exact,
-    /// A node decides in memory from units that it has taken from the shared state.
+    /// A node decides in memory from units that it has taken from the shared state. The limit is never over, but some requests are
+    /// denied while other nodes hold what is left.
     Leased,
-    /// A node decides in memory from units that it has seen to be free, and reports what it uses.
+    /// A node decides in memory from units that it has seen to be free, and reports what it uses in the background. The limit is
+    /// over by at most the unreported units of each node.
     Reported,
 }
 
@@ -26,6 +29,13 @@ impl Mode {
             Self::Leased => "leased",
             Self::Reported => "reported",
         }
+    }
+
+    /// The mode in force for a policy and a slack (the default if `None`): [`Exact`](Self::Exact) if the policy allows no
+    /// other (see [`Terms`]).
+    #[must_use]
+    pub fn for_policy(self, policy: impl Into<Policy>, slack: Option<Duration>) -> Self {
+        Terms::of(self, policy.into(), slack.map_or(Terms::SLACK, Nanos::from), None).mode
     }
 }
 
@@ -52,6 +62,20 @@ const SHARE: u64 = 4;
 impl Terms {
     /// The default slack, 100 ms: the maximum time for which a leased unit is kept, and for which a report waits.
     pub const SLACK: Nanos = Nanos::from_millis(100);
+
+    /// The terms of a mode: [`exact`](Self::exact), [`leased`](Self::leased), or [`reported`](Self::reported) with
+    /// [`default_unreported`](Self::default_unreported) if `unreported` is `None`.
+    #[must_use]
+    pub fn of(mode: Mode, policy: Policy, slack: Nanos, unreported: Option<u32>) -> Self {
+        match mode {
+            Mode::Exact => Self::exact(policy),
+            Mode::Leased => Self::leased(policy, slack),
+            Mode::Reported => {
+                let unreported = unreported.unwrap_or_else(|| Self::default_unreported(&policy));
+                Self::reported(policy, unreported, slack)
+            }
+        }
+    }
 
     /// The authority makes every decision.
     #[must_use]

@@ -1,9 +1,8 @@
 //! Authority: which origins may enter a resource.
 
-use super::InvalidRule;
 use std::fmt;
 
-use super::Target;
+use super::{InvalidRule, Target};
 
 /// Admits or blocks entries by their origin.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,8 @@
 //! Isolation: a limit on the calls of a resource in flight.
 
-use super::InvalidRule;
 use std::fmt;
 
-use super::{Target, Threshold};
+use super::{InvalidRule, Target, Threshold};
 
 /// Admits at most `threshold` units of a resource in flight, from all origins together.
 #[derive(Clone, Debug, PartialEq)]

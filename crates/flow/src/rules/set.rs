@@ -1,14 +1,13 @@
 //! All rules of a gate, and an index to find those of one resource.
 
-use super::InvalidRule;
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use regex::Regex;
 use tidegate_core::Nanos;
 
 use super::{
-    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Relation, SystemRule,
-    Target, Threshold,
+    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, InvalidRule, IsolationRule, Relation,
+    SystemRule, Target, Threshold,
 };
 use crate::{blocked::BlockKind, node::Node};
 

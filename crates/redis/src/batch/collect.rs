@@ -2,13 +2,13 @@
 
 use std::{
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tidegate_core::{Decision, Nanos};
 use tokio::sync::oneshot;
 
-use crate::{Deadline, StoreError};
+use crate::{Deadline, StoreError, sync::lock};
 
 /// The result of a request: the decision, and the time that the state uses.
 pub type Answer = Result<(Decision, Nanos), StoreError>;
@@ -31,10 +31,6 @@ struct Answers {
     missing: usize,
     /// `None` once all places are gone.
     complete: Option<oneshot::Sender<()>>,
-}
-
-fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
-    answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Collector {

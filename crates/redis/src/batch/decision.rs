@@ -1,12 +1,12 @@
 //! Decisions by the store, each on one key.
 
-use std::{mem, sync::Arc};
+use std::sync::Arc;
 
 use tidegate_core::Nanos;
 
 use super::{
-    Batcher, Call, Queue, Request, Shard,
-    collect::{Answer, Collector, Place},
+    Batcher, Call, GONE, Queue, Request, Shard, Waiting,
+    collect::{Answer, Place},
 };
 use crate::{
     Deadline, StoreError,
@@ -16,17 +16,9 @@ use crate::{
     },
 };
 
-/// The task that had the request no longer exists: the runtime is shutting down.
-const GONE: Answer = Err(StoreError::Down);
-
 /// A decision request in flight.
 pub struct Question {
-    plan: Arc<Plan>,
-    key: Vec<u8>,
-    slot: u16,
     cost: u64,
-    follows: bool,
-    deadline: Deadline,
     place: Place,
 }
 
@@ -36,39 +28,15 @@ impl Request for Question {
     const KEYS: usize = 128;
     const REQUESTS: usize = 512;
 
-    fn queue(shard: &Shard) -> &Queue<Self> {
+    fn queue(shard: &Shard) -> &Queue<Waiting<Self>> {
         &shard.decisions
-    }
-
-    fn limit(&self) -> &Arc<Plan> {
-        &self.plan
-    }
-
-    fn slot(&self) -> u16 {
-        self.slot
-    }
-
-    fn key(&self) -> &[u8] {
-        &self.key
-    }
-
-    fn take_key(&mut self) -> Vec<u8> {
-        mem::take(&mut self.key)
-    }
-
-    fn deadline(&self) -> Deadline {
-        self.deadline
     }
 
     fn is_wanted(&self) -> bool {
         self.place.is_wanted()
     }
 
-    fn follows(&self) -> bool {
-        self.follows
-    }
-
-    fn apart(&self) -> bool {
+    fn gives_back(&self) -> bool {
         false
     }
 
@@ -107,25 +75,14 @@ impl Batcher {
         deadline: Deadline,
     ) -> Answer {
         let shard = self.monitor.shard_of(&key);
+        let Some(_alone) = Question::queue(&self.shards[shard]).alone() else {
+            return self.decide_many(plan, [(key, cost)], deadline).await.pop().unwrap_or(GONE);
+        };
         self.monitor.admit(shard)?;
-        let answer = self.decide_admitted(shard, plan, key, cost, deadline).await;
+        // Boxed, so that the future of a request that shares a call is small: it is moved several times.
+        let answer = Box::pin(self.decide_alone(shard, plan, key, cost, deadline)).await;
         self.monitor.decided(&answer);
         answer
-    }
-
-    async fn decide_admitted(
-        self: &Arc<Self>,
-        shard: usize,
-        plan: &Arc<Plan>,
-        key: Vec<u8>,
-        cost: u64,
-        deadline: Deadline,
-    ) -> Answer {
-        if let Some(_alone) = Question::queue(&self.shards[shard]).alone() {
-            // Boxed, so that the future of a request that shares a call is small: it is moved several times.
-            return Box::pin(self.decide_alone(shard, plan, key, cost, deadline)).await;
-        }
-        self.ask(plan, [(shard, key, cost)], deadline).await.pop().unwrap_or(GONE)
     }
 
     /// Decides on several requests: each separately, and neighbours with the same key in this order. Keep the number to a few
@@ -133,54 +90,11 @@ impl Batcher {
     pub async fn decide_many(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
-        requests: Vec<(Vec<u8>, u64)>,
+        requests: impl IntoIterator<Item = (Vec<u8>, u64), IntoIter: ExactSizeIterator>,
         deadline: Deadline,
     ) -> Vec<Answer> {
-        let mut refused = Vec::with_capacity(requests.len());
-        let mut asked = Vec::with_capacity(requests.len());
-        for (key, cost) in requests {
-            let shard = self.monitor.shard_of(&key);
-            let admitted = self.monitor.admit(shard);
-            if admitted.is_ok() {
-                asked.push((shard, key, cost));
-            }
-            refused.push(admitted.err());
-        }
-        let mut told = self.ask(plan, asked, deadline).await.into_iter();
-        let mut answers = Vec::with_capacity(refused.len());
-        for refused in refused {
-            let answer = refused.map_or_else(|| told.next().unwrap_or(GONE), Err);
-            self.monitor.decided(&answer);
-            answers.push(answer);
-        }
-        answers
-    }
-
-    /// Queues requests, each with its shard, and waits for their answers.
-    async fn ask(
-        self: &Arc<Self>,
-        plan: &Arc<Plan>,
-        requests: impl IntoIterator<Item = (usize, Vec<u8>, u64), IntoIter: ExactSizeIterator>,
-        deadline: Deadline,
-    ) -> Vec<Answer> {
-        let requests = requests.into_iter();
-        let mut shards = Vec::with_capacity(requests.len());
-        let (collector, places) = Collector::new(requests.len());
-        let mut asked: Vec<(usize, Question)> = Vec::with_capacity(requests.len());
-        for ((shard, key, cost), place) in requests.zip(places) {
-            let follows = asked.last().is_some_and(|(_, last)| last.key == key);
-            let slot = self.monitor.slot(&key);
-            asked.push((
-                shard,
-                Question { plan: Arc::clone(plan), key, slot, cost, follows, deadline, place },
-            ));
-            shards.push(shard);
-        }
-        self.post_together(asked);
-        let (answers, in_time) = collector.wait(deadline).await;
-        let missing = |shard| if in_time { GONE } else { Err(self.timed_out(shard)) };
-        let answer = |(answer, shard): (Option<Answer>, usize)| answer.unwrap_or_else(|| missing(shard));
-        answers.into_iter().zip(shards).map(answer).collect()
+        let question = |(key, cost)| (key, move |place| Question { cost, place });
+        self.ask(plan, requests.into_iter().map(question), deadline, deadline).await
     }
 
     /// Sends the request of a caller when no other call is in flight.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use indexmap::IndexSet;
 use rapidhash::fast::RandomState;
 
-use super::Request;
+use super::{Request, Waiting};
 use crate::Deadline;
 
 /// Requests for one limit, and in a cluster for one slot.
@@ -33,34 +33,34 @@ struct Joining<R: Request> {
 }
 
 impl<R: Request> Joining<R> {
-    fn for_the_first(request: &R, most: usize) -> Self {
+    fn for_the_first(first: &Waiting<R>, most: usize) -> Self {
         Self {
-            limit: Arc::clone(request.limit()),
-            slot: request.slot(),
-            apart: request.apart(),
+            limit: Arc::clone(&first.limit),
+            slot: first.slot,
+            apart: first.apart,
             keys: IndexSet::with_capacity_and_hasher(most.min(R::KEYS), RandomState::default()),
             counts: Vec::with_capacity(most.min(R::KEYS)),
             requests: Vec::with_capacity(most.min(R::REQUESTS)),
-            deadline: request.deadline(),
+            deadline: first.deadline,
         }
     }
 
-    fn has_room_for(&self, request: &R) -> bool {
-        Arc::ptr_eq(&self.limit, request.limit())
-            && self.slot == request.slot()
-            && self.apart == request.apart()
+    fn has_room_for(&self, other: &Waiting<R>) -> bool {
+        Arc::ptr_eq(&self.limit, &other.limit)
+            && self.slot == other.slot
+            && self.apart == other.apart
             && self.requests.len() < R::REQUESTS
-            && (self.keys.len() < R::KEYS || self.keys.contains(request.key()))
+            && (self.keys.len() < R::KEYS || self.keys.contains(&other.key))
     }
 
-    fn push(&mut self, mut request: R) {
-        self.deadline = self.deadline.max(request.deadline());
-        let (place, is_new) = self.keys.insert_full(request.take_key());
+    fn push(&mut self, other: Waiting<R>) {
+        self.deadline = self.deadline.max(other.deadline);
+        let (place, is_new) = self.keys.insert_full(other.key);
         if is_new {
             self.counts.push(0);
         }
         self.counts[place] += 1;
-        self.requests.push((place, request));
+        self.requests.push((place, other.request));
     }
 
     fn finish(mut self) -> Call<R> {
@@ -77,11 +77,11 @@ impl<R: Request> Joining<R> {
 }
 
 /// Groups requests into calls. Requests that no caller waits for any more are dropped, so they are not charged.
-pub fn group<R: Request>(requests: Vec<R>) -> Vec<Call<R>> {
+pub fn group<R: Request>(requests: Vec<Waiting<R>>) -> Vec<Call<R>> {
     let mut calls: Vec<Joining<R>> = Vec::new();
     let (mut last, most) = (0, requests.len());
-    for request in requests.into_iter().filter(R::is_wanted) {
-        let with_the_last = (request.follows() && last < calls.len()).then_some(last);
+    for request in requests.into_iter().filter(|waiting| waiting.request.is_wanted()) {
+        let with_the_last = (request.follows && last < calls.len()).then_some(last);
         // Search from the end for a call that still has room.
         let found = || calls.iter().rposition(|call| call.has_room_for(&request));
         last = with_the_last.or_else(found).unwrap_or_else(|| {

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    Batcher, Call, Queue, Request, Shard,
-    collect::{Answer, Collector, Place},
-};
+use super::{Batcher, Call, Queue, Request, Shard, Waiting, collect::Place};
 use crate::{
     Deadline, StoreError,
     connection::beside,
@@ -24,10 +21,6 @@ pub struct Errand {
     /// `None` once the request has ended.
     request: Option<Asked>,
     caller: Option<Place>,
-    follows: bool,
-    slot: u16,
-    is_cluster: bool,
-    deadline: Deadline,
 }
 
 impl Request for Errand {
@@ -36,28 +29,8 @@ impl Request for Errand {
     const KEYS: usize = 128;
     const REQUESTS: usize = 256;
 
-    fn queue(shard: &Shard) -> &Queue<Self> {
+    fn queue(shard: &Shard) -> &Queue<Waiting<Self>> {
         &shard.leases
-    }
-
-    fn limit(&self) -> &Arc<Leases> {
-        &self.leases
-    }
-
-    fn slot(&self) -> u16 {
-        self.slot
-    }
-
-    fn key(&self) -> &[u8] {
-        &self.held.key
-    }
-
-    fn take_key(&mut self) -> Vec<u8> {
-        self.held.key.clone()
-    }
-
-    fn deadline(&self) -> Deadline {
-        self.deadline
     }
 
     /// Other callers can use the result, too.
@@ -65,14 +38,8 @@ impl Request for Errand {
         true
     }
 
-    fn follows(&self) -> bool {
-        self.follows
-    }
-
-    /// In a cluster, a call that gives back has one more key. While a slot moves, such a call may have to wait, and other
-    /// requests should not wait with it.
-    fn apart(&self) -> bool {
-        self.is_cluster && self.gives_back()
+    fn gives_back(&self) -> bool {
+        self.request.is_some_and(|request| matches!(request.back, Some(GiveBack { units: 1.., .. })))
     }
 
     async fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) {
@@ -98,8 +65,9 @@ impl Request for Errand {
 }
 
 impl Errand {
-    fn gives_back(&self) -> bool {
-        self.request.is_some_and(|request| matches!(request.back, Some(GiveBack { units: 1.., .. })))
+    fn new(leases: &Arc<Leases>, held: Arc<Held>, request: Asked, caller: Option<Place>) -> Self {
+        leases.request_goes_out();
+        Self { leases: Arc::clone(leases), held, request: Some(request), caller }
     }
 
     fn granted(mut self, batcher: &Arc<Batcher>, grant: &Grant) {
@@ -141,20 +109,6 @@ impl Drop for Errand {
 }
 
 impl Batcher {
-    fn errand(
-        &self,
-        leases: &Arc<Leases>,
-        held: &Arc<Held>,
-        request: Asked,
-        caller: Option<Place>,
-        deadline: Deadline,
-    ) -> Errand {
-        leases.request_goes_out();
-        let (slot, is_cluster) = (self.monitor.slot(&held.key), self.monitor.is_cluster());
-        let (leases, held, request) = (Arc::clone(leases), Arc::clone(held), Some(request));
-        Errand { leases, held, request, caller, follows: false, slot, is_cluster, deadline }
-    }
-
     /// In a cluster, units are given back in a separate request.
     fn send_back_apart(self: &Arc<Self>, leases: &Arc<Leases>, held: &Arc<Held>, request: &mut Asked) {
         let says_more = request.cost > 0 || request.ahead > 0 || request.spent > 0;
@@ -181,11 +135,12 @@ impl Batcher {
         let deadline = leases.deadline(&self.monitor);
         let errand = |(held, mut request): (Arc<Held>, Asked)| {
             self.send_back_apart(leases, &held, &mut request);
-            let errand = self.errand(leases, &held, request, None, deadline);
-            let shard = self.monitor.shard_of(&held.key);
-            self.monitor.admit(shard).is_ok().then_some((shard, errand))
+            let (shard, key) = (self.monitor.shard_of(&held.key), held.key.clone());
+            let errand = Errand::new(leases, held, request, None);
+            self.monitor.admit(shard).ok()?;
+            Some((shard, self.waiting(leases, key, errand, deadline)))
         };
-        self.post_together(requests.into_iter().filter_map(errand).collect());
+        self.post(requests.into_iter().filter_map(errand).collect());
     }
 
     /// Sends requests, and waits for the answers until the deadline. Neighbours about the same key are decided in this order. If the
@@ -196,37 +151,13 @@ impl Batcher {
         requests: impl IntoIterator<Item = (Arc<Held>, Asked), IntoIter: ExactSizeIterator>,
         deadline: Deadline,
     ) -> Vec<Result<Decision, StoreError>> {
-        let requests = requests.into_iter();
         let latest = deadline.max(leases.deadline(&self.monitor));
-        let (collector, places) = Collector::new(requests.len());
-        let mut sent = Vec::with_capacity(requests.len());
-        // Those of one shard leave together.
-        let mut together: Vec<(usize, Errand)> = Vec::with_capacity(requests.len());
-        for ((held, mut request), place) in requests.zip(places) {
+        let errand = |(held, mut request): (Arc<Held>, Asked)| {
             self.send_back_apart(leases, &held, &mut request);
-            let mut errand = self.errand(leases, &held, request, Some(place), latest);
-            errand.follows = together.last().is_some_and(|(_, last)| Arc::ptr_eq(&last.held, &held));
-            let shard = self.monitor.shard_of(&held.key);
-            let admitted = self.monitor.admit(shard);
-            if admitted.is_ok() {
-                together.push((shard, errand));
-            }
-            sent.push(admitted.map(|()| shard));
-        }
-        self.post_together(together);
-        let (answers, in_time) = collector.wait(deadline).await;
-        let answer = |(answer, sent): (Option<Answer>, Result<usize, StoreError>)| match (answer, sent?) {
-            (Some(answer), _) => answer.map(|(decision, _)| decision),
-            // The task no longer exists, because the runtime is shutting down.
-            (None, _) if in_time => Err(StoreError::Down),
-            // The call started later than this deadline counts, so its own result comes later.
-            (None, shard) => Err(self.timed_out(shard)),
+            (held.key.clone(), move |place| Errand::new(leases, held, request, Some(place)))
         };
-        let answers: Vec<_> = answers.into_iter().zip(sent).map(answer).collect();
-        for answer in &answers {
-            self.monitor.decided(answer);
-        }
-        answers
+        let answers = self.ask(leases, requests.into_iter().map(errand), latest, deadline).await;
+        answers.into_iter().map(|answer| Ok(answer?.0)).collect()
     }
 
     /// Makes one call.

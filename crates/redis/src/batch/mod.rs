@@ -19,10 +19,14 @@ mod queue;
 
 use std::sync::Arc;
 
+use collect::{Answer, Collector, Place};
 use group::{Call, group};
 use queue::{Queue, Turn};
 
 use crate::{Deadline, StoreError, health::Monitor, script::Scripts};
+
+/// The task that had the request no longer exists: the runtime is shutting down.
+const GONE: Answer = Err(StoreError::Down);
 
 /// The callers' requests to a store, with one queue per shard and kind of request.
 pub struct Batcher {
@@ -33,8 +37,8 @@ pub struct Batcher {
 
 #[derive(Default)]
 struct Shard {
-    decisions: Queue<decision::Question>,
-    leases: Queue<lease::Errand>,
+    decisions: Queue<Waiting<decision::Question>>,
+    leases: Queue<Waiting<lease::Errand>>,
 }
 
 /// A request that can share a call with others.
@@ -45,21 +49,27 @@ trait Request: Sized + Send + 'static {
     const KEYS: usize;
     const REQUESTS: usize;
 
-    fn queue(shard: &Shard) -> &Queue<Self>;
-    fn limit(&self) -> &Arc<Self::Limit>;
-    fn slot(&self) -> u16;
-    fn key(&self) -> &[u8];
-    /// Moves the key out of the request.
-    fn take_key(&mut self) -> Vec<u8>;
-    fn deadline(&self) -> Deadline;
+    fn queue(shard: &Shard) -> &Queue<Waiting<Self>>;
     /// Whether a caller still waits for it.
     fn is_wanted(&self) -> bool;
-    /// Whether it must go in the same call as the request before it, and after it: the same caller asks about the same key.
-    fn follows(&self) -> bool;
-    /// Requests for which this differs never share a call.
-    fn apart(&self) -> bool;
+    /// Whether it gives units back.
+    fn gives_back(&self) -> bool;
     /// Makes a call and answers every request in it.
     fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) -> impl Future<Output = ()> + Send;
+}
+
+/// A request that waits for a call.
+struct Waiting<R: Request> {
+    limit: Arc<R::Limit>,
+    key: Vec<u8>,
+    slot: u16,
+    /// Whether it must go in the same call as the request before it, and after it: the same caller asks about the same key.
+    follows: bool,
+    /// Requests for which this differs never share a call. In a cluster, a call that gives back has one more key. While a slot
+    /// moves, such a call may have to wait, and other requests should not wait with it.
+    apart: bool,
+    deadline: Deadline,
+    request: R,
 }
 
 impl Batcher {
@@ -68,37 +78,78 @@ impl Batcher {
         Arc::new(Self { monitor, scripts: Scripts::new(), shards })
     }
 
-    /// Puts requests into the queue of a shard.
-    fn post<R: Request>(self: &Arc<Self>, shard: usize, requests: impl IntoIterator<Item = R>) {
-        let queue = R::queue(&self.shards[shard]);
-        let turn = queue.put(requests, self.monitor.distance.pace(), self.now());
-        self.take_turn(shard, turn);
+    fn waiting<R: Request>(
+        &self,
+        limit: &Arc<R::Limit>,
+        key: Vec<u8>,
+        request: R,
+        deadline: Deadline,
+    ) -> Waiting<R> {
+        let (limit, slot) = (Arc::clone(limit), self.monitor.slot(&key));
+        let apart = self.monitor.is_cluster() && request.gives_back();
+        Waiting { limit, key, slot, follows: false, apart, deadline, request }
     }
 
     /// Puts requests into the queues of their shards. Neighbours of one shard leave together.
-    fn post_together<R: Request>(self: &Arc<Self>, mut requests: Vec<(usize, R)>) {
+    fn post<R: Request>(self: &Arc<Self>, mut requests: Vec<(usize, Waiting<R>)>) {
         while let Some((shard, _)) = requests.first() {
             let shard = *shard;
             let end = requests.iter().position(|(other, _)| *other != shard).unwrap_or(requests.len());
-            self.post(shard, requests.drain(..end).map(|(_, request)| request));
+            let together = requests.drain(..end).map(|(_, request)| request);
+            let queue = R::queue(&self.shards[shard]);
+            self.take_turn(shard, queue.put(together, self.monitor.distance.pace(), self.now()));
         }
     }
 
+    /// Sends one caller's requests, each with its key, and waits for the answers until the deadline. Neighbours with the same key
+    /// are decided in this order. Their calls may take until `latest`.
+    async fn ask<R: Request, F: FnOnce(Place) -> R>(
+        self: &Arc<Self>,
+        limit: &Arc<R::Limit>,
+        requests: impl ExactSizeIterator<Item = (Vec<u8>, F)>,
+        latest: Deadline,
+        deadline: Deadline,
+    ) -> Vec<Answer> {
+        let (collector, places) = Collector::new(requests.len());
+        let mut sent = Vec::with_capacity(requests.len());
+        let mut together: Vec<(usize, Waiting<R>)> = Vec::with_capacity(requests.len());
+        for ((key, request), place) in requests.zip(places) {
+            let (shard, request) = (self.monitor.shard_of(&key), request(place));
+            let admitted = self.monitor.admit(shard);
+            if admitted.is_ok() {
+                let mut waiting = self.waiting(limit, key, request, latest);
+                waiting.follows = together.last().is_some_and(|(_, last)| last.key == waiting.key);
+                together.push((shard, waiting));
+            }
+            sent.push(admitted.map(|()| shard));
+        }
+        self.post(together);
+        let (answers, in_time) = collector.wait(deadline).await;
+        let answer = |(answer, sent): (Option<Answer>, Result<usize, StoreError>)| match (answer, sent?) {
+            (Some(answer), _) => answer,
+            (None, _) if in_time => GONE,
+            // The call started later than this deadline counts, so its own result comes later.
+            (None, shard) => Err(self.timed_out(shard)),
+        };
+        let answers = answers.into_iter().zip(sent).map(answer);
+        answers.inspect(|answer| self.monitor.decided(answer)).collect()
+    }
+
     /// Holds requests back until the result is dropped. A cluster's queues are too many to hold and release.
-    pub fn hold(self: &Arc<Self>) -> Hold<'_> {
+    pub fn gather(self: &Arc<Self>) -> Gathering<'_> {
         let shard = if let [only] = &self.shards[..] { Some(only) } else { None };
         if let Some(shard) = shard {
             shard.decisions.hold();
             shard.leases.hold();
         }
-        Hold { batcher: self, shard }
+        Gathering { batcher: self, shard }
     }
 
     fn now(&self) -> tidegate_core::Nanos {
         tidegate_core::Clock::now(&self.monitor.clock)
     }
 
-    fn take_turn<R: Request>(self: &Arc<Self>, shard: usize, turn: Turn<R>) {
+    fn take_turn<R: Request>(self: &Arc<Self>, shard: usize, turn: Turn<Waiting<R>>) {
         let runtime = self.monitor.runner.connector.runtime();
         match turn {
             Turn::Wait => {}
@@ -119,7 +170,7 @@ impl Batcher {
     }
 
     /// Sends requests, and then those that have arrived during the call.
-    async fn send<R: Request>(self: Arc<Self>, shard: usize, mut requests: Vec<R>) {
+    async fn send<R: Request>(self: Arc<Self>, shard: usize, mut requests: Vec<Waiting<R>>) {
         loop {
             // If the call is dropped (the runtime ends), the next task takes over.
             let under_way = UnderWay::<R> { batcher: &self, shard, queue: R::queue(&self.shards[shard]) };
@@ -135,7 +186,7 @@ impl Batcher {
     }
 
     /// Makes one call per limit, the last one in this task and the others in separate tasks. Returns when all have ended.
-    async fn call_each<R: Request>(self: &Arc<Self>, shard: usize, requests: Vec<R>) {
+    async fn call_each<R: Request>(self: &Arc<Self>, shard: usize, requests: Vec<Waiting<R>>) {
         let mut calls = group(requests);
         let Some(last) = calls.pop() else { return };
         let runtime = self.monitor.runner.connector.runtime();
@@ -155,13 +206,13 @@ impl Batcher {
     }
 }
 
-/// Holds requests back.
-pub struct Hold<'a> {
+/// Holds requests to a store back until it is dropped; see [`Store::gather`](crate::Store::gather).
+pub struct Gathering<'a> {
     batcher: &'a Arc<Batcher>,
     shard: Option<&'a Shard>,
 }
 
-impl Drop for Hold<'_> {
+impl Drop for Gathering<'_> {
     fn drop(&mut self) {
         let Some(shard) = self.shard else { return };
         let (pace, now) = (self.batcher.monitor.distance.pace(), self.batcher.now());
@@ -174,17 +225,17 @@ impl Drop for Hold<'_> {
 struct UnderWay<'a, R: Request> {
     batcher: &'a Arc<Batcher>,
     shard: usize,
-    queue: &'a Queue<R>,
+    queue: &'a Queue<Waiting<R>>,
 }
 
 impl<R: Request> UnderWay<'_, R> {
-    fn end(self) -> Turn<R> {
+    fn end(self) -> Turn<Waiting<R>> {
         let turn = self.turn();
         std::mem::forget(self);
         turn
     }
 
-    fn turn(&self) -> Turn<R> {
+    fn turn(&self) -> Turn<Waiting<R>> {
         self.queue.ended(self.batcher.monitor.distance.pace(), self.batcher.now())
     }
 }

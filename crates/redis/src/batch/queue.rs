@@ -1,13 +1,10 @@
 //! Decides when waiting requests are sent to the store.
 
-use std::{
-    mem,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{mem, sync::Mutex};
 
 use tidegate_core::Nanos;
 
-use crate::health::Pace;
+use crate::{health::Pace, sync::lock};
 
 /// The number of waiting requests from which another call is sent before the current one has returned.
 const EARLY: usize = 32;
@@ -77,13 +74,9 @@ impl<R> State<R> {
 }
 
 impl<R> Queue<R> {
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// If no call is in flight, the caller may send its own request while it keeps the returned guard.
     pub fn alone(&self) -> Option<Alone<'_, R>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let alone = state.calls == 0 && !state.own && state.holders == 0;
         alone.then(|| {
             state.own = true;
@@ -93,33 +86,33 @@ impl<R> Queue<R> {
 
     /// Appends requests to the queue.
     pub fn put(&self, requests: impl IntoIterator<Item = R>, pace: Pace, now: Nanos) -> Turn<R> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.waiting.extend(requests);
         state.turn(pace, now)
     }
 
     /// Holds requests back until [`release`](Self::release).
     pub fn hold(&self) {
-        self.lock().holders += 1;
+        lock(&self.0).holders += 1;
     }
 
     /// Ends a [`hold`](Self::hold).
     pub fn release(&self, pace: Pace, now: Nanos) -> Turn<R> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.holders -= 1;
         state.turn(pace, now)
     }
 
     /// A call has ended.
     pub fn ended(&self, pace: Pace, now: Nanos) -> Turn<R> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.calls -= 1;
         state.turn(pace, now)
     }
 
     /// The wait of a [`Turn::Later`] is over.
     pub fn woken(&self, pace: Pace, now: Nanos) -> Turn<R> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.alarm = false;
         state.turn(pace, now)
     }
@@ -130,7 +123,7 @@ pub struct Alone<'a, R>(&'a Queue<R>);
 
 impl<R> Drop for Alone<'_, R> {
     fn drop(&mut self) {
-        self.0.lock().own = false;
+        lock(&self.0.0).own = false;
     }
 }
 

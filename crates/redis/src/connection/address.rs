@@ -88,12 +88,10 @@ impl Address {
     pub fn with_password_file(mut self, path: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let path = path.into();
         self.files.password = Some(path.clone());
-        match self.files.password() {
-            Ok(password) => Ok(self.with_password(&password.unwrap_or_default())),
-            Err(error) => {
-                Err(wrong(format!("cannot read the file with the password, {}: {error}", path.display())))
-            }
-        }
+        let password = self.files.password().map_err(|error| {
+            wrong(format!("cannot read the file with the password, {}: {error}", path.display()))
+        })?;
+        Ok(self.with_password(&password.unwrap_or_default()))
     }
 
     /// This address with its files read again, and a digest of their contents. A file that cannot be read keeps its last contents.
@@ -230,19 +228,13 @@ impl<'a> Options<'a> {
         let mut options = Self::default();
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            let mut is_file = false;
-            let (known, place) = match (name, kind) {
-                ("protocol", _) => ("protocol", &mut options.protocol),
-                ("sentinel_username", "sentinel") => ("sentinel_username", &mut options.sentinel_username),
-                ("sentinel_password", "sentinel") => ("sentinel_password", &mut options.sentinel_password),
-                ("ca" | "cert" | "key", _) if tls => {
-                    is_file = true;
-                    match name {
-                        "ca" => ("ca", &mut options.ca),
-                        "cert" => ("cert", &mut options.cert),
-                        _ => ("key", &mut options.key),
-                    }
-                }
+            let place = match (name, kind) {
+                ("protocol", _) => &mut options.protocol,
+                ("sentinel_username", "sentinel") => &mut options.sentinel_username,
+                ("sentinel_password", "sentinel") => &mut options.sentinel_password,
+                ("ca", _) if tls => &mut options.ca,
+                ("cert", _) if tls => &mut options.cert,
+                ("key", _) if tls => &mut options.key,
                 // The client parses these options itself.
                 ("user" | "pass" | "db", "unix") => continue,
                 _ => {
@@ -258,8 +250,9 @@ impl<'a> Options<'a> {
                     )));
                 }
             };
+            let is_file = matches!(name, "ca" | "cert" | "key");
             if value.is_empty() || (!is_file && value.contains(['/', ':'])) {
-                let what = format!("the option `{known}` is empty or contains / or :");
+                let what = format!("the option `{name}` is empty or contains / or :");
                 return Err(wrong(format!("{what}; write these characters as %2F and %3A")));
             }
             *place = Some(value);

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use super::{
     address::{Address, Target, tcp},
     fault,
 };
-use crate::StoreError;
+use crate::{StoreError, sync::lock};
 
 /// The time limit for connecting to a server, including the handshake.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -247,10 +247,6 @@ fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool)
         told => told.to_string(),
     };
     StoreError::Refused(format!("{why} ({hint})").into())
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn connect(address: &Address) -> RedisResult<Connection> {

@@ -48,26 +48,3 @@ pub fn beside(key: &[u8], text: &str, name: &str) -> Vec<u8> {
     let other = |number: u64| format!("{text}{number}:{name}").into_bytes();
     (0..1 << 32).map(other).find(|other| self::slot(other) == slot).unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{beside, slot};
-
-    #[test]
-    fn a_key_beside_another_has_its_slot() {
-        for key in ["a", "{t}a", "a{t}", "a}b", "{}a", "{a", "a}{", ""] {
-            let other = beside(key.as_bytes(), "prefix:", "name");
-            assert_eq!(slot(&other), slot(key.as_bytes()), "{key}");
-            assert!(other.starts_with(b"prefix:") && other.ends_with(b"name"), "{key}");
-        }
-    }
-
-    #[test]
-    fn slots_are_those_of_the_cluster_specification() {
-        assert_eq!(slot(b"123456789"), 0x31C3);
-        assert_eq!(slot(b"foo"), 12_182);
-        assert_eq!(slot(b"{user1000}.following"), slot(b"{user1000}.followers"));
-        assert_eq!(slot(b"foo{bar}"), slot(b"bar"));
-        assert_ne!(slot(b"{}a"), slot(b"{}b"));
-    }
-}

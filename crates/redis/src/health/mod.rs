@@ -10,7 +10,7 @@ mod patience;
 mod store_clock;
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -30,6 +30,7 @@ use crate::{
     connection::{SLOTS, slot},
     script::{Runner, Script, call},
     stats::Counters,
+    sync::lock,
 };
 
 /// The number of cluster slots that share a breaker and a queue.
@@ -290,10 +291,6 @@ impl Punctual {
             self.slow.store(1, Ordering::Relaxed);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -40,19 +40,14 @@ pub fn random() -> u64 {
 const KNOWN: u32 = u32::MAX;
 
 /// The number of nodes, for decisions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Nodes {
+    /// 0 as long as none was counted or restored.
     count: AtomicU32,
-    /// A lower bound on the count.
+    /// A lower bound on the count; 0 for none.
     least: AtomicU32,
     /// The count as long as none is known; 0 if it is 1 then, and [`KNOWN`] once there was one.
     assumed: AtomicU32,
-}
-
-impl Default for Nodes {
-    fn default() -> Self {
-        Self { count: AtomicU32::new(1), least: AtomicU32::new(1), assumed: AtomicU32::new(0) }
-    }
 }
 
 impl Nodes {
@@ -76,7 +71,7 @@ impl Nodes {
 
     /// Sets a lower bound on the number of nodes.
     pub fn at_least(&self, nodes: u32) {
-        self.least.store(nodes.max(1), Ordering::Relaxed);
+        self.least.store(nodes, Ordering::Relaxed);
     }
 
     /// Restores a count from before a start. It applies until heartbeats have shown fewer nodes for a while.
@@ -147,23 +142,15 @@ impl Identity {
 
     /// The nodes in a script's reply.
     fn seen(&self, reply: Value) -> Option<Vec<SeenNode>> {
-        let Value::Array(parts) = reply else { return None };
-        let pairs = parts.as_chunks::<2>();
-        pairs
-            .0
-            .iter()
-            .filter(|[member, _]| !matches!(member, Value::BulkString(name) if name == b"clock"))
-            .map(|[member, ago]| match (member, ago) {
-                (Value::BulkString(member), Value::Int(ago)) => {
-                    let member = String::from_utf8_lossy(member);
-                    let name = member.split_once(' ').map_or("", |(_, name)| name).to_owned();
-                    // A master whose clock is behind the former one's makes it negative.
-                    let ago = Duration::from_millis(u64::try_from(*ago).unwrap_or(0));
-                    Some(SeenNode { name, ago, is_self: member == *self.0 })
-                }
-                _ => None,
-            })
-            .collect()
+        let members: Vec<(Vec<u8>, i64)> = redis::from_redis_value(reply).ok()?;
+        let node = |(member, ago): (Vec<u8>, i64)| {
+            let member = String::from_utf8_lossy(&member);
+            let name = member.split_once(' ').map_or("", |(_, name)| name).to_owned();
+            // A master whose clock is behind the former one's makes it negative.
+            let ago = Duration::from_millis(u64::try_from(ago).unwrap_or(0));
+            SeenNode { name, ago, is_self: member == *self.0 }
+        };
+        Some(members.into_iter().filter(|(member, _)| member != b"clock").map(node).collect())
     }
 }
 
@@ -225,22 +212,17 @@ impl Beat {
             [monitor.identity.0.as_bytes(), GONE_MS.as_bytes(), latest.as_bytes(), step.as_bytes()];
         let reply =
             deadline.bound(monitor.runner.run(&self.script, &[&self.keys[shard]], &arguments, true)).await;
-        match reply.flatten() {
-            Ok(Value::Array(found)) => {
-                let [Value::Int(nodes), Value::Int(now), Value::Int(latest)] = found[..] else {
-                    return Err(StoreError::BadReply);
-                };
-                let time = |millis: i64| Nanos::from_millis(u64::try_from(millis).unwrap_or(0));
-                clock.beat(time(now), before, time(latest));
-                // The node's clock of decisions is monotonic, so it does not follow the system's time.
-                clock.compare(time(now), sent, SystemClock::new().now());
-                Ok(u32::try_from(nodes).unwrap_or(u32::MAX))
-            }
-            Ok(_) => Err(StoreError::BadReply),
+        let reply = reply.flatten().map_err(|error| match error {
             // A user that may not write a heartbeat cannot use the store at all.
-            Err(StoreError::Forbidden(why) | StoreError::Script(why)) => Err(StoreError::NotPermitted(why)),
-            Err(error) => Err(error),
-        }
+            StoreError::Forbidden(why) | StoreError::Script(why) => StoreError::NotPermitted(why),
+            error => error,
+        })?;
+        let (nodes, now, latest) = redis::from_redis_value(reply).map_err(|_| StoreError::BadReply)?;
+        let (now, latest) = (Nanos::from_millis(now), Nanos::from_millis(latest));
+        clock.beat(now, before, latest);
+        // The node's clock of decisions is monotonic, so it does not follow the system's time.
+        clock.compare(now, sent, SystemClock::new().now());
+        Ok(nodes)
     }
 }
 

@@ -3,13 +3,14 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use tidegate_core::Nanos;
 
 use super::Monitor;
+use crate::sync::lock;
 
 /// The longest time limit.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -26,18 +27,14 @@ pub fn heartbeat_time(allowed: Option<Nanos>, misses: u8) -> Duration {
 pub struct Patience(Arc<Mutex<BTreeMap<Duration, usize>>>);
 
 impl Patience {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Duration, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The shortest deadline.
     pub fn shortest(&self) -> Option<Duration> {
-        self.lock().first_key_value().map(|(&deadline, _)| deadline)
+        lock(&self.0).first_key_value().map(|(&deadline, _)| deadline)
     }
 
     /// Adds a deadline that counts while the claim is kept.
     pub fn claim(&self, deadline: Duration) -> Claim {
-        *self.lock().entry(deadline).or_default() += 1;
+        *lock(&self.0).entry(deadline).or_default() += 1;
         Claim { patience: self.clone(), deadline }
     }
 }
@@ -56,7 +53,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut deadlines = self.patience.lock();
+        let mut deadlines = lock(&self.patience.0);
         if let Some(count) = deadlines.get_mut(&self.deadline) {
             *count -= 1;
             if *count == 0 {

@@ -3,10 +3,11 @@
 
 use std::{
     ptr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use super::Held;
+use crate::sync::lock;
 
 /// Beyond this number, threads share slots.
 const STRIPES: usize = 16;
@@ -79,7 +80,7 @@ impl Hot {
     pub fn counts(&self, mut take: impl FnMut(&mut Counts) -> Counts) -> Counts {
         let mut sum = Counts::default();
         for place in &self.0 {
-            sum = sum.and(take(&mut place.0.lock().unwrap_or_else(PoisonError::into_inner).counts));
+            sum = sum.and(take(&mut lock(&place.0).counts));
         }
         sum
     }

@@ -8,7 +8,7 @@ use std::{
     hash::BuildHasher,
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, RwLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -25,6 +25,7 @@ use crate::{
     Deadline,
     health::{Monitor, Wait},
     script::{Plan, Script},
+    sync::{lock, read, write},
 };
 
 /// The number of sections of a map with many keys. Threads with different keys then rarely contend, and an insertion blocks only a
@@ -182,7 +183,7 @@ impl Leases {
         }
         let section = self.section(hash);
         let known = {
-            let map = section.map.read().unwrap_or_else(PoisonError::into_inner);
+            let map = read(&section.map);
             match map.by_key.get(key) {
                 // This avoids the reference count, which other CPUs may be changing.
                 Some(held) if !wanted => return section.count(self.ask_held(held, cost, now)),
@@ -208,7 +209,7 @@ impl Leases {
         send: impl FnOnce(&Arc<Held>, Request),
     ) -> Option<Decision> {
         let section = self.section(self.hash.hash_one(key));
-        let map = section.map.read().unwrap_or_else(PoisonError::into_inner);
+        let map = read(&section.map);
         let held = map.by_key.get(key)?;
         let (decision, request) = held.lease.ask_quickly(cost, now)?;
         self.note_use(held);
@@ -231,7 +232,7 @@ impl Leases {
     ) -> Option<TakenFrom> {
         let section = self.section(self.hash.hash_one(key));
         let known = {
-            let map = section.map.read().unwrap_or_else(PoisonError::into_inner);
+            let map = read(&section.map);
             map.by_key.get(key).cloned()
         };
         let held = known.unwrap_or_else(|| self.insert(section, key, now, &mut send));
@@ -310,7 +311,7 @@ impl Leases {
         now: Nanos,
         mut evicted: impl FnMut(&Arc<Held>, Request),
     ) -> Arc<Held> {
-        let mut map = section.map.write().unwrap_or_else(PoisonError::into_inner);
+        let mut map = write(&section.map);
         if let Some(held) = map.by_key.get(key) {
             return Arc::clone(held);
         }
@@ -373,7 +374,7 @@ impl Leases {
     pub fn forget(&self, key: &[u8], give_back: bool, now: Nanos, mut send: impl FnMut(&Arc<Held>, Request)) {
         let held = {
             let section = self.section(self.hash.hash_one(key));
-            let mut map = section.map.write().unwrap_or_else(PoisonError::into_inner);
+            let mut map = write(&section.map);
             let Some(held) = map.by_key.remove(key) else { return };
             map.order.retain(|other| **other != *key);
             held
@@ -394,7 +395,7 @@ impl Leases {
         self.closed.store(true, Ordering::Release);
         for section in &self.sections {
             let all: Vec<_> = {
-                let map = section.map.read().unwrap_or_else(PoisonError::into_inner);
+                let map = read(&section.map);
                 map.by_key.values().cloned().collect()
             };
             for held in all {
@@ -460,10 +461,6 @@ impl Map {
         }
         None
     }
-}
-
-fn lock(active: &Mutex<Vec<Arc<Held>>>) -> MutexGuard<'_, Vec<Arc<Held>>> {
-    active.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -22,15 +22,12 @@ impl SharedLimit {
         cost: u64,
         deadline: Deadline,
     ) -> SharedDecision {
-        let error = match self.formers(key, deadline).await {
+        let told = match self.formers(key, deadline).await {
             Ok(formers) if formers.is_empty() => return self.acquire_alone(key, cost, deadline).await,
-            Ok(formers) => match self.take_by_all(key, cost, formers, deadline).await {
-                Ok(decision) => return SharedDecision::by_store(decision),
-                Err(error) => error,
-            },
-            Err(error) => error,
+            Ok(formers) => self.take_by_all(key, cost, formers, deadline).await,
+            Err(error) => Err(error),
         };
-        key.with_bytes(|key| self.without_store(key, cost, error))
+        self.answer(key, cost, told)
     }
 
     /// Takes `cost` by this limit's rule and by all others, in one step where a cluster can. Otherwise the others come first, and get
@@ -76,8 +73,7 @@ impl SharedLimit {
         key: &impl Key,
         deadline: Deadline,
     ) -> Result<Vec<Former>, StoreError> {
-        let formers = if self.may_be_bound() { self.formers(key, deadline).await? } else { Vec::new() };
-        Ok(self.by_slot(key, formers).0)
+        Ok(self.by_slot(key, self.formers(key, deadline).await?).0)
     }
 
     /// Whether another rule may bind this node, or this node does not know that yet.
@@ -91,10 +87,10 @@ impl SharedLimit {
         key: &impl Key,
         deadline: Deadline,
     ) -> Result<Vec<Former>, StoreError> {
-        let (Some(announcement), monitor) = (&self.0.announcement, self.monitor()) else {
+        let Some(announcement) = self.0.announcement.as_ref().filter(|rules| !rules.is_alone()) else {
             return Ok(Vec::new());
         };
-        let whole = self.redis_key(key);
+        let (whole, monitor) = (self.redis_key(key), self.monitor());
         monitor.admit(monitor.shard_of(&whole))?;
         announcement.formers(deadline).await.inspect_err(|error| monitor.counters().error(error))
     }
@@ -106,9 +102,8 @@ impl SharedLimit {
         cost: u64,
         deadline: Deadline,
     ) -> Result<Vec<Decision>, StoreError> {
-        let may_be_bound = self.may_be_bound();
-        let formers = if may_be_bound { Box::pin(self.formers(key, deadline)).await? } else { Vec::new() };
-        let (near, far) = self.by_slot(key, formers);
+        self.0.store.in_time(deadline)?;
+        let (near, far) = self.by_slot(key, Box::pin(self.formers(key, deadline)).await?);
         let own = [self.request(key, 0), self.request(key, cost)];
         let all: Vec<_> = own.into_iter().chain(of_formers(&near, key, cost)).collect();
         let mut decisions = decide_joint(&self.0.store, &all, false, deadline).await?;
@@ -125,9 +120,7 @@ impl SharedLimit {
         cost: u64,
         script: &Arc<Script>,
     ) -> Result<Decision, StoreError> {
-        let formers =
-            if self.may_be_bound() { self.formers(key, self.deadline()).await? } else { Vec::new() };
-        for former in formers {
+        for former in self.formers(key, self.deadline()).await? {
             // The same key has one charge, by this limit's own rule.
             if let Some(script) = self.0.store.batcher().scripts.charge(former.plan.kind())
                 && *former.prefix != *self.0.prefix

@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate_core::Policy;
-use tidegate_core::lease::{Mode as Agreed, Terms};
+use tidegate_core::lease::{Mode, Terms};
 use tidegate_limiter::BuildError as LocalError;
 
-use super::{Mode, OnError, SharedLimit, local::Local, shared::Shared};
+use super::{OnError, SharedLimit, local::Local, shared::Shared};
 use crate::{PlanError, Store, Timeout, lease::Leases, name::is_word, script::Plan};
 
 /// Options of a [`SharedLimit`]. [`Store::limit`] returns them.
@@ -115,7 +115,7 @@ impl LimitBuilder {
         if !is_word(&self.name) {
             return Err(LimitError::Name);
         }
-        let terms = self.mode.terms(self.policy, self.slack, self.unreported);
+        let terms = Terms::of(self.mode, self.policy, self.slack.into(), self.unreported);
         let plan = Arc::new(Plan::new(*terms.policy()).map_err(LimitError::Plan)?);
         let local = match self.on_error {
             OnError::Local => {
@@ -132,7 +132,7 @@ impl LimitBuilder {
         let remembers = self.remember_denials && plan.hold().is_none();
         // The salt separates denials of one key by limits with different numbers.
         let salt = self.store.denials().tag(plan.numbers());
-        let script = batcher.scripts.lease(plan.kind()).filter(|_| terms.mode() != Agreed::Exact);
+        let script = batcher.scripts.lease(plan.kind()).filter(|_| terms.mode() != Mode::Exact);
         let leases = script.map(|script| {
             let (plan, script) = (Arc::clone(&plan), Arc::clone(script));
             Arc::new(Leases::new(terms, plan, script, prefix.clone(), self.leases, Arc::clone(&wait)))

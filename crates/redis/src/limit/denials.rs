@@ -2,14 +2,14 @@
 //! refund at another node, a reset, a clock that was wrong. So a denial is remembered for a second at most.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
 };
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 use tidegate_core::{Decision, DenialReason, Nanos, Standing};
 
-use crate::{Deadline, Plan};
+use crate::{Deadline, Plan, sync::lock};
 
 /// The number of slots. If two denials hash to the same slot, the later one replaces the earlier.
 const SLOTS: usize = 1 << 13;
@@ -55,8 +55,7 @@ impl Denials {
     }
 
     fn slot(&self, tag: u64) -> MutexGuard<'_, Option<Denial>> {
-        let slot = &self.slots[tag as usize % SLOTS];
-        slot.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots[tag as usize % SLOTS])
     }
 
     /// The denial in force for this cost, with the room as it was at the denial; for other costs the store must be asked.

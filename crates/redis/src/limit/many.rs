@@ -104,10 +104,7 @@ impl SharedLimit {
         }
         let mut told = self.ask_for_leases(leases, asked, deadline).await.into_iter();
         let answer = |(known, (key, cost)): (Option<SharedDecision>, &(K, u64))| {
-            known.unwrap_or_else(|| match told.next().unwrap_or(Err(StoreError::BadReply)) {
-                Ok(decision) => SharedDecision::by_store(decision),
-                Err(error) => key.with_bytes(|key| self.without_store(key, *cost, error)),
-            })
+            known.unwrap_or_else(|| self.answer(key, *cost, told.next().unwrap_or(Err(StoreError::BadReply))))
         };
         known.into_iter().zip(requests).map(answer).collect()
     }
@@ -134,17 +131,13 @@ impl SharedLimit {
         let mut told = self.0.store.batcher().decide_many(self.plan(), asked, deadline).await.into_iter();
         let mut answers = Vec::with_capacity(requests.len());
         for (((key, cost), tag), known) in requests.iter().zip(tags).zip(known) {
-            if let Some(known) = known {
-                answers.push(known);
-                continue;
-            }
-            answers.push(match told.next().unwrap_or(Err(StoreError::BadReply)) {
-                Ok((decision, _)) => {
-                    self.0.store.remember(tag, *cost, &decision, now);
-                    SharedDecision::by_store(decision)
+            answers.push(known.unwrap_or_else(|| {
+                let told = told.next().unwrap_or(Err(StoreError::BadReply)).map(|(decision, _)| decision);
+                if let Ok(decision) = &told {
+                    self.0.store.remember(tag, *cost, decision, now);
                 }
-                Err(error) => key.with_bytes(|key| self.without_store(key, *cost, error)),
-            });
+                self.answer(key, *cost, told)
+            }));
         }
         answers
     }

@@ -5,10 +5,7 @@ use std::time::Duration;
 use tidegate_core::{Clock, Nanos};
 
 use super::{SharedDecision, SharedLimit, Source};
-use crate::{
-    StoreError,
-    script::call::{self, Before},
-};
+use crate::{StoreError, script::call};
 
 /// How long giving back is retried.
 const TRIES: Nanos = Nanos::from_secs(60);
@@ -116,12 +113,9 @@ async fn try_settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool)
     let arguments = call::settle_arguments(limit.plan().hold().unwrap_or_default(), renew, holder);
     let script = &batcher.scripts.settle;
     let reply = batcher.monitor.call(shard, script, &[&whole], &arguments, limit.deadline(), true).await?;
-    match call::parse(reply, 1)?.1.as_slice() {
-        [Before::Value(Some(told))] if told == b"yes" => Ok(true),
-        [Before::Value(Some(told))] if told == b"no" => Ok(false),
-        [Before::WrongType] => Err(StoreError::WrongType),
-        [Before::NotOurs] => Err(StoreError::NotOurs),
-        [Before::Later(version)] => Err(StoreError::LaterVersion(*version)),
+    match call::parse_one(reply)?.1.as_deref() {
+        Some(b"yes") => Ok(true),
+        Some(b"no") => Ok(false),
         _ => Err(StoreError::BadReply),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::{LazyLock, Mutex},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use crate::{
     Deadline, Store, StoreError,
     connection::{SLOTS, slot},
     script::{Script, call},
+    sync::lock,
 };
 
 /// The deadline of a question that concerns no limit.
@@ -60,8 +61,7 @@ pub struct Correction<'a> {
 }
 
 /// The slots in which reservations may be open.
-#[derive(Default)]
-pub struct ReservedSlots(Mutex<BTreeSet<u16>>);
+pub type ReservedSlots = Mutex<BTreeSet<u16>>;
 
 impl Store {
     /// Takes the costs from all limits if all admit, and records them for `ttl` with a `text` that [`reserved`](Self::reserved)
@@ -235,9 +235,9 @@ impl Store {
     pub async fn due(&self, everywhere: bool) -> Result<Vec<u128>, StoreError> {
         let slots = self.reserved_slots();
         if everywhere && !self.batcher().monitor.is_cluster() {
-            slots.lock().insert(0);
+            lock(slots).insert(0);
         }
-        let known: Vec<u16> = slots.lock().iter().copied().collect();
+        let known: Vec<u16> = lock(slots).iter().copied().collect();
         let mut due = Vec::new();
         for slot in known {
             let [_, open] = self.keys_of(slot.into());
@@ -245,7 +245,7 @@ impl Store {
             let reply = self.ask_about(slot.into(), script, &[open], &[], Deadline::after(USUAL)).await?;
             let mut list = call::list(reply)?.into_iter();
             if list.next() == Some(Value::Int(0)) {
-                slots.lock().remove(&slot);
+                lock(slots).remove(&slot);
             }
             let id = |value| match value {
                 Value::BulkString(id) => u128::from_str_radix(str::from_utf8(&id).ok()?, 16).ok(),
@@ -272,7 +272,7 @@ impl Store {
         self.in_time(deadline)?;
         let shard = monitor.shard_of(&keys[0]);
         monitor.admit(shard)?;
-        self.reserved_slots().lock().insert(self.slot_of(id));
+        lock(self.reserved_slots()).insert(self.slot_of(id));
         let answer = monitor.call(shard, script, keys, arguments, deadline, false).await;
         monitor.decided(&answer);
         answer
@@ -314,12 +314,6 @@ static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     }
     tags.into()
 });
-
-impl ReservedSlots {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<u16>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The shortest deadline of these limits.
 fn deadline_of<'a>(limits: impl Iterator<Item = &'a SharedLimit>) -> Deadline {

@@ -2,11 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tidegate_core::{Algorithm, Clock, Decision, DenialReason, Key, Nanos, Policy, Standing, lease};
+use tidegate_core::lease::{self, Mode};
+use tidegate_core::{Algorithm, Clock, Decision, DenialReason, Key, Nanos, Policy, Standing};
 use tidegate_limiter::KeyedLimit;
 
 use super::{
-    Mode, OnError, Permit, SharedDecision, Source,
+    OnError, Permit, SharedDecision, Source,
     denials::Ask,
     joint::{Request, strictest},
     local::Local,
@@ -58,7 +59,7 @@ impl SharedLimit {
     /// The mode in force: [`Mode::Exact`] if the policy allows no other mode.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.0.leases.as_ref().map_or(Mode::Exact, |leases| Mode::of(&leases.terms))
+        self.0.leases.as_ref().map_or(Mode::Exact, |leases| leases.terms.mode())
     }
 
     /// The policy as the scripts use it. For a leased sliding log or token bucket it differs slightly from the limit's own
@@ -166,10 +167,8 @@ impl SharedLimit {
             Asked::Refill(held, request) => {
                 // Boxed: decisions from an allotment at hand are the common ones.
                 let told = Box::pin(self.ask_for_leases(leases, vec![(held, request)], deadline)).await;
-                return match told.into_iter().next().unwrap_or(Err(StoreError::BadReply)) {
-                    Ok(decision) => SharedDecision::by_store(decision),
-                    Err(error) => key.with_bytes(|key| self.without_store(key, cost, error)),
-                };
+                let told = told.into_iter().next().unwrap_or(Err(StoreError::BadReply));
+                return self.answer(key, cost, told);
             }
         };
         from_lease(decision)
@@ -220,11 +219,7 @@ impl SharedLimit {
 
     /// Like [`peek`](Self::peek), with a given deadline (see [`acquire_by`](Self::acquire_by)).
     pub async fn peek_by(&self, key: impl Key, cost: u64, deadline: Deadline) -> SharedDecision {
-        let told = match self.0.store.in_time(deadline) {
-            Ok(()) => self.look(&key, cost, deadline).await,
-            Err(error) => Err(error),
-        };
-        let error = match told {
+        let error = match self.look(&key, cost, deadline).await {
             Ok(told) => match &told[..] {
                 [standing, asked @ ..] if !asked.is_empty() => {
                     let asked = strictest(asked);
@@ -324,8 +319,7 @@ impl SharedLimit {
             return held;
         }
         let Some(script) = self.0.store.batcher().scripts.charge(self.plan().kind()) else {
-            let limit = self.policy().limit();
-            let decision = Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: 0 });
+            let decision = Decision::deny_for_good(self.unknown());
             return SharedDecision { decision, source: Source::Failed(StoreError::Held) };
         };
         let error = match Box::pin(self.charge_all(&key, cost, script)).await {
@@ -407,8 +401,7 @@ impl SharedLimit {
         if let Some(tag) = denials {
             store.denials().forget(tag);
         }
-        let (now, found) = call::parse(reply, 1)?;
-        let before = found.into_iter().next().ok_or(StoreError::BadReply)?.value()?;
+        let (now, before) = call::parse_one(reply)?;
         let mut standing = None;
         let told = plan.decisions(before.as_deref(), now, &[0], |_, decision, _| standing = Some(decision));
         told.and(standing).ok_or(StoreError::NotOurs)
@@ -441,31 +434,42 @@ impl SharedLimit {
         self.local().map_or(1, |local| local.unit(self.monitor().nodes.get()))
     }
 
+    /// The store's decision, or the one when it made none.
+    pub(super) fn answer(
+        &self,
+        key: &impl Key,
+        cost: u64,
+        told: Result<Decision, StoreError>,
+    ) -> SharedDecision {
+        match told {
+            Ok(decision) => SharedDecision::by_store(decision),
+            Err(error) => key.with_bytes(|key| self.without_store(key, cost, error)),
+        }
+    }
+
     /// The decision when the store made none.
     pub(super) fn without_store(&self, key: &[u8], cost: u64, error: StoreError) -> SharedDecision {
         let counters = self.monitor().counters();
         counters.tell_of(&error, &self.0.prefix);
-        let limit = self.policy().limit();
-        match (self.0.on_error, &self.0.local) {
+        let (count, decision) = match (self.0.on_error, &self.0.local) {
             (OnError::Local, Some(local)) => {
                 counters.local.add(1);
                 let decision = local.decide(key, cost, self.local_unit());
-                SharedDecision { decision, source: Source::Local(error) }
+                return SharedDecision { decision, source: Source::Local(error) };
             }
-            (OnError::Open, _) => {
-                counters.failed_open.add(1);
-                SharedDecision {
-                    decision: Decision::allow(Standing { limit, room: 0, unit: 1, reset_after: 0 }),
-                    source: Source::Failed(error),
-                }
-            }
+            (OnError::Open, _) => (&counters.failed_open, Decision::allow(self.unknown())),
             _ => {
-                counters.failed_closed.add(1);
-                let decision = Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: 0 })
-                    .because(DenialReason::StoreDown);
-                SharedDecision { decision, source: Source::Failed(error) }
+                let denied = Decision::deny_for_good(self.unknown()).because(DenialReason::StoreDown);
+                (&counters.failed_closed, denied)
             }
-        }
+        };
+        count.add(1);
+        SharedDecision { decision, source: Source::Failed(error) }
+    }
+
+    /// The standing of a key whose state is unknown.
+    fn unknown(&self) -> Standing {
+        Standing { limit: self.policy().limit(), room: 0, unit: 1, reset_after: 0 }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The store's background task for leases: it gives back unused units and reports use.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -10,6 +10,7 @@ use tidegate_core::Clock;
 use crate::{
     batch::Batcher,
     lease::{Counts, Leases},
+    sync::lock,
 };
 
 /// The shortest and longest period between sweeps.
@@ -28,13 +29,9 @@ struct State {
 }
 
 impl Sweeper {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a limit, whose leases are swept for as long as they exist.
     pub fn take_on(&self, batcher: &Arc<Batcher>, leases: &Arc<Leases>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.all.push(Arc::downgrade(leases));
         if state.sweeping {
             return;
@@ -78,7 +75,7 @@ impl Sweeper {
 
     /// The limits that still exist.
     fn living(&self) -> Vec<Arc<Leases>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.all.retain(|leases| leases.strong_count() > 0);
         state.all.iter().filter_map(Weak::upgrade).collect()
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, RwLock,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
 };
@@ -12,6 +12,7 @@ use tidegate_core::{Clock, Nanos};
 use tidegate_limiter::SystemClock;
 
 use super::OrderKind;
+use crate::sync::{lock, read, write};
 
 /// Converts this node's time to the store's, by which orders end.
 #[derive(Default)]
@@ -69,19 +70,19 @@ impl Keys {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
+        let by_key = read(&self.by_key);
         let given = by_key.get(key)?;
         (given.until > now()).then(|| (Arc::clone(&given.text), given.until))
     }
 
     fn change(&self, change: impl FnOnce(&mut HashMap<Box<[u8]>, Given>)) {
-        let mut by_key = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
+        let mut by_key = write(&self.by_key);
         change(&mut by_key);
         self.any.store(!by_key.is_empty(), Ordering::Relaxed);
     }
 
     fn list(&self, most: usize, now: Nanos) -> (usize, Vec<GivenOrder>) {
-        let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
+        let by_key = read(&self.by_key);
         let in_force = || by_key.iter().filter(|(_, given)| given.until > now);
         let mut keys: Vec<_> = in_force().collect();
         let all = keys.len();
@@ -165,9 +166,9 @@ pub struct Kept {
 
 impl Kept {
     pub fn of(&self, limit: &str) -> Arc<LimitOrders> {
-        let known = self.limits.read().unwrap_or_else(PoisonError::into_inner).get(limit).cloned();
+        let known = read(&self.limits).get(limit).cloned();
         known.unwrap_or_else(|| {
-            let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
+            let mut limits = write(&self.limits);
             let new = || {
                 let (blocks, overrides) = (Keys::default(), Keys::default());
                 Arc::new(LimitOrders { blocks, overrides, time: Arc::clone(&self.time) })
@@ -189,7 +190,7 @@ impl Kept {
     }
 
     fn text(&self, text: &str) -> Arc<str> {
-        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut texts = lock(&self.texts);
         if let Some(known) = texts.get(text) {
             return Arc::clone(known);
         }
@@ -202,8 +203,7 @@ impl Kept {
     /// Forgets the orders that were not seen in this round, and those that have ended.
     pub fn keep_only(&self, round: u64) {
         let now = self.time.now();
-        let limits: Vec<_> =
-            self.limits.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let limits: Vec<_> = read(&self.limits).values().cloned().collect();
         for keys in limits.iter().flat_map(|limit| [&limit.blocks, &limit.overrides]) {
             keys.change(|keys| keys.retain(|_, given| given.round == round && given.until > now));
         }

@@ -138,7 +138,7 @@ impl Orders {
     async fn look(&self, weak: &Weak<Batcher>, sweeper: &Sweeper) -> Option<Duration> {
         let batcher = weak.upgrade()?;
         match self.catch_up(&batcher, sweeper).await {
-            Err(error @ (StoreError::Forbidden(_) | StoreError::Script(_) | StoreError::NotPermitted(_))) => {
+            Err(error) if error.is_refusal() => {
                 tracing::warn!(%error, "blocks, overrides and resets in the shared store are not in force here");
                 Some(REFUSED)
             }
@@ -244,19 +244,20 @@ impl Orders {
 }
 
 fn parse(reply: Value) -> Option<Page> {
-    let Value::Array(parts) = reply else { return None };
-    let mut parts = parts.into_iter().map(|part| match part {
-        Value::BulkString(bytes) => Some(bytes),
-        _ => None,
-    });
-    let mut number = || std::str::from_utf8(&parts.next()??).ok()?.parse::<u64>().ok();
-    let (now, made, newest, forgotten) = (number()?, number()?, number()?, number()?);
-    let mut changes = Vec::new();
-    while let Some(field) = parts.next() {
-        let value = String::from_utf8(parts.next()??).ok()?;
+    let Value::Array(mut numbers) = reply else { return None };
+    let changes = Value::Array(numbers.split_off(4.min(numbers.len())));
+    let (now, made, newest, forgotten) = redis::from_redis_value(Value::Array(numbers)).ok()?;
+    let change = |(field, value): (Vec<u8>, String)| {
         let mut words = value.splitn(3, ' ');
         let (version, ends) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        changes.push(Change { field: field?, version, ends, text: words.next()?.to_owned() });
-    }
-    Some(Page { now, made, newest, forgotten, changes })
+        Some(Change { field, version, ends, text: words.next()?.to_owned() })
+    };
+    let changes: Vec<(Vec<u8>, String)> = redis::from_redis_value(changes).ok()?;
+    Some(Page {
+        now,
+        made,
+        newest,
+        forgotten,
+        changes: changes.into_iter().map(change).collect::<Option<_>>()?,
+    })
 }

@@ -12,7 +12,7 @@ mod model;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError, RwLock, Weak,
+        Arc, Mutex, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -25,7 +25,13 @@ use tokio::sync::Notify;
 
 use announced::{Announced, HOLDS};
 
-use crate::{Deadline, Plan, StoreError, batch::Batcher, health::Monitor, script::Script};
+use crate::{
+    Deadline, Plan, StoreError,
+    batch::Batcher,
+    health::Monitor,
+    script::Script,
+    sync::{lock, read, write},
+};
 
 /// The time between two announcements.
 const EVERY: Duration = Duration::from_secs(2);
@@ -101,7 +107,7 @@ impl Announcement {
             let replied = self.replied.notified();
             let now = self.clock.now();
             if now.get() < self.known_until.load(Ordering::Relaxed) {
-                let formers = self.formers.read().unwrap_or_else(PoisonError::into_inner);
+                let formers = read(&self.formers);
                 return Ok(formers.iter().filter(|former| former.until > now).cloned().collect());
             }
             self.wake.notify_one();
@@ -122,7 +128,7 @@ impl Announcement {
         };
         let formers: Vec<Former> = others().filter_map(former).collect();
         let bound = formers.iter().map(|former| former.until.get()).max().unwrap_or(0);
-        *self.formers.write().unwrap_or_else(PoisonError::into_inner) = formers;
+        *write(&self.formers) = formers;
         self.bound_until.store(bound, Ordering::Relaxed);
         let differing = |other: &Announced| DifferingRule {
             limit: self.limit.clone(),
@@ -132,8 +138,7 @@ impl Announcement {
         };
         // A node's own former rule counts as announced for a while. Nodes without a name cannot be told from each other.
         let is_foreign = |other: &&Announced| other.node != own.node || own.node.is_empty();
-        *self.differs.lock().unwrap_or_else(PoisonError::into_inner) =
-            others().filter(is_foreign).find(|other| other.is_alive(store)).map(differing);
+        *lock(&self.differs) = others().filter(is_foreign).find(|other| other.is_alive(store)).map(differing);
         self.knows_until(sent.saturating_add(Nanos::from_millis(HOLDS)));
     }
 
@@ -217,7 +222,7 @@ impl Rules {
             wake: Arc::clone(&self.wake),
             lines: Limiter::new(Policy::token_bucket(Quota::per_minute(1))),
         });
-        let mut all = self.lock();
+        let mut all = lock(&self.all);
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&announcement));
         drop(all);
@@ -228,19 +233,13 @@ impl Rules {
         announcement
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Announcement>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn living(&self) -> Vec<Arc<Announcement>> {
-        self.lock().iter().filter_map(Weak::upgrade).collect()
+        lock(&self.all).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The limits whose rules differ at another node, by name.
     pub fn differing(&self) -> Vec<DifferingRule> {
-        let differing = |announcement: &Arc<Announcement>| {
-            announcement.differs.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        };
+        let differing = |announcement: &Arc<Announcement>| lock(&announcement.differs).clone();
         let mut all: Vec<_> = self.living().iter().filter_map(differing).collect();
         all.sort_by(|one, other| one.limit.cmp(&other.limit));
         all
@@ -253,11 +252,7 @@ impl Rules {
             while let Some(batcher) = weak.upgrade() {
                 let pause = match rules.renew(&batcher.monitor).await {
                     Ok(()) => EVERY,
-                    Err(
-                        error @ (StoreError::Forbidden(_)
-                        | StoreError::Script(_)
-                        | StoreError::NotPermitted(_)),
-                    ) => {
+                    Err(error) if error.is_refusal() => {
                         tracing::warn!(%error, "rules that differ between nodes of the shared store are not found");
                         for announcement in rules.living() {
                             announcement.knows_until(Nanos::MAX);
@@ -313,7 +308,7 @@ impl Rules {
     }
 
     fn log(&self, announcement: &Announcement) {
-        let differs = announcement.differs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let differs = lock(&announcement.differs).clone();
         if let Some(DifferingRule { limit, here, there, node }) = differs
             && announcement.lines.acquire(1).is_allowed()
             && self.lines.acquire(1).is_allowed()
@@ -330,11 +325,7 @@ impl Rules {
 }
 
 fn parse(reply: Value) -> Option<(u64, Vec<String>)> {
-    let Value::Array(parts) = reply else { return None };
-    let mut parts = parts.into_iter().map(|part| match part {
-        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
-        _ => None,
-    });
-    let store = parts.next()??.parse().ok()?;
-    Some((store, parts.collect::<Option<_>>()?))
+    let mut fields: Vec<String> = redis::from_redis_value(reply).ok()?;
+    let rules = fields.split_off(1.min(fields.len()));
+    Some((fields.first()?.parse().ok()?, rules))
 }

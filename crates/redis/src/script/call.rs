@@ -168,6 +168,7 @@ pub fn time(reply: &Value) -> Option<Nanos> {
         Value::BulkString(packed) => u64::from_le_bytes(*packed.first_chunk()?),
         Value::Array(parts) => {
             let [seconds, micros, ..] = &parts[..] else { return None };
+            let number = |value| redis::from_redis_value_ref::<u64>(value).ok();
             number(seconds)?.saturating_mul(1_000_000).saturating_add(number(micros)?)
         }
         _ => return None,
@@ -197,11 +198,10 @@ pub fn list(reply: Value) -> Result<Vec<Value>, StoreError> {
     }
 }
 
-fn number(value: &Value) -> Option<u64> {
-    match value {
-        Value::BulkString(text) => std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()),
-        _ => None,
-    }
+/// Parses the reply about one key: the server's time, and the key's value.
+pub fn parse_one(reply: Value) -> Result<(Nanos, Option<Vec<u8>>), StoreError> {
+    let (now, found) = parse(reply, 1)?;
+    Ok((now, found.into_iter().next().ok_or(StoreError::BadReply)?.value()?))
 }
 
 /// Parses the server's time and the part for each key.
@@ -248,30 +248,4 @@ fn unpack(packed: &[u8], keys: usize) -> Option<(Nanos, Vec<Before>)> {
         };
     }
     (found.len() == keys).then_some((Nanos::from_micros(u64::from_le_bytes(*now)), found))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_packed_reply_is_parsed_and_an_invalid_one_refused() {
-        let mut packed = 5_000_000_u64.to_le_bytes().to_vec();
-        packed.extend([2, 0, 0, 0]);
-        packed.extend(*b"aabb\0\0\0\0");
-        packed.extend([2, 0, 0, 0, 1, 3, 0, 0, 0, 0]);
-        let read = |packed: &[u8], keys| parse(Value::BulkString(packed.to_vec()), keys);
-        let (now, found) = read(&packed, 4).expect("it is well formed");
-        assert_eq!(now, Nanos::from_micros(5_000_000));
-        assert!(matches!(&found[0], Before::Value(Some(value)) if value == b"aa"), "{found:?}");
-        assert!(matches!(found[2..], [Before::WrongType, Before::Value(None)]), "{found:?}");
-        for keys in [0, 3, 5, usize::MAX] {
-            assert!(read(&packed, keys).is_err(), "{keys} keys");
-        }
-        for length in 0..20 {
-            assert!(read(&packed[..length], 4).is_err(), "{length} bytes");
-        }
-        packed[20] = 4;
-        assert!(read(&packed, 4).is_err(), "a key that was not in the call");
-    }
 }

@@ -432,3 +432,24 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
     }
     assert!(admitted > STEPS / 20 && denied > STEPS / 20, "{admitted} admitted, {denied} denied");
 }
+
+#[test]
+fn a_packed_reply_is_parsed_and_an_invalid_one_refused() {
+    let mut packed = 5_000_000_u64.to_le_bytes().to_vec();
+    packed.extend([2, 0, 0, 0]);
+    packed.extend(*b"aabb\0\0\0\0");
+    packed.extend([2, 0, 0, 0, 1, 3, 0, 0, 0, 0]);
+    let read = |packed: &[u8], keys| call::parse(redis::Value::BulkString(packed.to_vec()), keys);
+    let (now, found) = read(&packed, 4).expect("it is well formed");
+    assert_eq!(now, Nanos::from_micros(5_000_000));
+    assert!(matches!(&found[0], Before::Value(Some(value)) if value == b"aa"), "{found:?}");
+    assert!(matches!(found[2..], [Before::WrongType, Before::Value(None)]), "{found:?}");
+    for keys in [0, 3, 5, usize::MAX] {
+        assert!(read(&packed, keys).is_err(), "{keys} keys");
+    }
+    for length in 0..20 {
+        assert!(read(&packed[..length], 4).is_err(), "{length} bytes");
+    }
+    packed[20] = 4;
+    assert!(read(&packed, 4).is_err(), "a key that was not in the call");
+}

@@ -38,6 +38,7 @@ pub use heat::{HeatMap, heat_map};
 pub(crate) use key_state::KeyState;
 pub use ranking::DeniedKey;
 pub(crate) use run::Stretch;
+pub(crate) use timeline::SECONDS;
 pub use timeline::Timeline;
 pub(crate) use trial::Candidate;
 pub use trial::{Trial, TrialError};

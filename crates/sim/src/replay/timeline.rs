@@ -6,7 +6,8 @@ const SECOND: u64 = 1_000_000_000;
 /// The maximum number of intervals.
 const MOST: u64 = 150;
 /// The round lengths of a second and more, in seconds.
-const SECONDS: [u64; 15] = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400];
+pub(crate) const SECONDS: [u64; 15] =
+    [1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400];
 
 /// The span of a replay, divided into at most 150 intervals of a round length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     input::write_time,
-    replay::{Findings, Row, Timeline},
+    replay::{Findings, Row, SECONDS, Timeline},
 };
 
 /// Narrow enough that its text stays readable if several charts are side by side, or on a phone.
@@ -96,35 +96,13 @@ fn ticks(most: u64) -> impl Iterator<Item = u64> {
 /// At most five round moments from the timeline's start to its end, with their labels.
 fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
     const SECOND: u64 = 1_000_000_000;
-    const MINUTE: u64 = 60 * SECOND;
-    const HOUR: u64 = 60 * MINUTE;
-    const DAY: u64 = 24 * HOUR;
-    let round = [
-        SECOND,
-        2 * SECOND,
-        5 * SECOND,
-        10 * SECOND,
-        30 * SECOND,
-        MINUTE,
-        2 * MINUTE,
-        5 * MINUTE,
-        10 * MINUTE,
-        30 * MINUTE,
-        HOUR,
-        2 * HOUR,
-        6 * HOUR,
-        12 * HOUR,
-        DAY,
-        2 * DAY,
-        7 * DAY,
-        30 * DAY,
-        90 * DAY,
-        365 * DAY,
-    ];
+    const DAY: u64 = 86_400 * SECOND;
+    let seconds = SECONDS.into_iter().map(|seconds| seconds * SECOND);
+    let days = [2, 7, 30, 90, 365].map(|days| days * DAY);
     let fits = |step: &u64| end / step - timeline.start / step <= 5;
     let below = std::iter::successors(Some(timeline.step), |step| step.checked_mul(10));
     // Where all is over within seconds, tens of the stretches.
-    let candidates = below.take_while(|step| *step < SECOND).chain(round);
+    let candidates = below.take_while(|step| *step < SECOND).chain(seconds).chain(days);
     let step = candidates.into_iter().find(fits).unwrap_or(u64::MAX / 2);
     let label = |time: u64| {
         if !timeline.has_dates {
@@ -134,7 +112,7 @@ fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
             time,
             if time.is_multiple_of(DAY) {
                 "%d %b"
-            } else if step < MINUTE {
+            } else if step < 60 * SECOND {
                 "%T"
             } else {
                 "%R"

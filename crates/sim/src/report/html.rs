@@ -13,7 +13,7 @@ use super::{
     escape::printable,
     format::{grouped, moment, percent, span},
     shared,
-    table::{HEADS, cells, note},
+    table::{HEADS, cells, note, spanned},
 };
 use crate::replay::{Findings, Row};
 
@@ -79,13 +79,11 @@ fn conclusions(report: &Report) -> Markup {
 }
 
 fn tiles(report: &Report, first: &Findings) -> Markup {
-    let (timeline, (start, end)) = (&first.timeline, first.span);
-    let zone = if timeline.has_dates { " UTC" } else { "" };
-    let range = format!("{} to {}{zone}", moment(timeline, start), moment(timeline, end));
+    let (start, end) = first.span;
     let mut tiles = vec![
         (grouped(first.requests), "requests".to_owned()),
         (grouped(first.keys), format!("keys, by {}", printable(&report.by, 60))),
-        (span(Duration::from_nanos(end - start)), range),
+        (span(Duration::from_nanos(end - start)), spanned(first)),
     ];
     if report.lines > 0 {
         let share = percent(report.unparsed, report.lines);

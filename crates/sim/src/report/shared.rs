@@ -25,9 +25,8 @@ pub(super) const HEADS: [&str; 9] = [
 /// The fleet, and a row of cells for each trial and algorithm; `None` if no nodes share the limits.
 pub(super) fn rows(report: &Report) -> Option<(Fleet, Vec<[String; 9]>)> {
     let fleet = report.findings.first()?.fleet?;
-    let all =
-        report.findings.iter().flat_map(|findings| findings.rows.iter().map(move |row| (findings, row)));
-    let cells = all.filter_map(|(findings, row)| Some(cells(findings, row, row.shared.as_ref()?)));
+    let cells =
+        report.rows().filter_map(|(_, findings, row)| Some(cells(findings, row, row.shared.as_ref()?)));
     Some((fleet, cells.collect()))
 }
 

@@ -59,7 +59,7 @@ fn traffic(findings: &Findings, by: &str) -> String {
     format!("{} requests by {} {keys}{by}", grouped(findings.requests), grouped(findings.keys))
 }
 
-fn spanned(findings: &Findings) -> String {
+pub(super) fn spanned(findings: &Findings) -> String {
     let (timeline, (start, end)) = (&findings.timeline, findings.span);
     let zone = if timeline.has_dates { " UTC" } else { "" };
     format!("{} to {}{zone}", moment(timeline, start), moment(timeline, end))

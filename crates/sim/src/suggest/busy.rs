@@ -25,44 +25,51 @@ pub(super) struct Meter {
 
 /// How an algorithm weighs earlier requests.
 #[derive(Debug)]
-enum Weight {
+pub(super) enum Weight {
     /// Every request younger than `lifetime` counts in full.
     Window { lifetime: u64 },
-    /// Every request since the window began; windows are aligned to the origin.
-    Aligned { window: u64, end: u64 },
-    /// Every request since the window began; each window begins with its first request.
-    FirstHit { window: u64, end: u64 },
+    /// Every request since the window began. Each window begins with its first request, unless windows are aligned to the origin.
+    Fixed { window: u64, is_aligned: bool, end: u64 },
     /// A count for this window and one for the last, which counts less and less.
     Counter { window: u64, start: u64, previous: u64, current: u64 },
     /// Arrivals minus what has leaked, in requests × nanoseconds of the window, up to `room`.
     Bucket { window: u64, debt: u128, before: u64, room: u128 },
 }
 
-impl Meter {
-    /// A meter for an algorithm with this quota, and with every higher limit in the same window. `None` if this module does
-    /// not know the algorithm.
-    pub fn new(policy: &Policy, quota: Quota) -> Option<Self> {
+impl Weight {
+    /// `None` if this module does not know the algorithm.
+    pub fn of(policy: &Policy, quota: Quota) -> Option<Self> {
         let window = quota.window_nanos();
-        let limit = quota.limit();
         let in_bucket = |units: u64| u128::from(units) * u128::from(window);
-        let bucket = |room| Weight::Bucket { window, debt: 0, before: 0, room };
-        let weight = match policy.parameters() {
-            Parameters::FixedWindow { window, first_hit: false, .. } => Weight::Aligned { window, end: 0 },
-            Parameters::FixedWindow { window, first_hit: true, .. } => Weight::FirstHit { window, end: 0 },
-            Parameters::SlidingLog { lifetime, .. } => Weight::Window { lifetime },
+        let bucket = |room| Self::Bucket { window, debt: 0, before: 0, room };
+        Some(match policy.parameters() {
+            Parameters::FixedWindow { window, first_hit, .. } => {
+                Self::Fixed { window, is_aligned: !first_hit, end: 0 }
+            }
+            Parameters::SlidingLog { lifetime, .. } => Self::Window { lifetime },
             Parameters::SlidingWindow { slot, span, .. } => {
-                Weight::Window { lifetime: slot.saturating_mul(span.into()) }
+                Self::Window { lifetime: slot.saturating_mul(span.into()) }
             }
             Parameters::SlidingCounter { window, .. } => {
-                Weight::Counter { window, start: 0, previous: 0, current: 0 }
+                Self::Counter { window, start: 0, previous: 0, current: 0 }
             }
             // The last admission fills the bucket. If the burst is the limit, a higher limit has more room.
             Parameters::TokenBucket { burst, .. } => bucket(in_bucket(burst).saturating_sub(window.into())),
             // A debt takes `debt / limit` nanoseconds to leak; a higher limit's debt may be larger for the same wait.
-            Parameters::LeakyBucket { max_wait, .. } => bucket(u128::from(limit) * u128::from(max_wait)),
+            Parameters::LeakyBucket { max_wait, .. } => {
+                bucket(u128::from(quota.limit()) * u128::from(max_wait))
+            }
             _ => return None,
-        };
-        Some(Self { weight, limit, recent: VecDeque::new(), handed_out: 0, fresh: true })
+        })
+    }
+}
+
+impl Meter {
+    /// A meter for an algorithm with this quota, and with every higher limit in the same window. `None` if this module does
+    /// not know the algorithm.
+    pub fn new(policy: &Policy, quota: Quota) -> Option<Self> {
+        let weight = Weight::of(policy, quota)?;
+        Some(Self { weight, limit: quota.limit(), recent: VecDeque::new(), handed_out: 0, fresh: true })
     }
 
     /// Starts with another key, or another fragment of a key.
@@ -70,7 +77,7 @@ impl Meter {
         self.forget_all();
         match &mut self.weight {
             Weight::Window { .. } => {}
-            Weight::Aligned { end, .. } | Weight::FirstHit { end, .. } => *end = 0,
+            Weight::Fixed { end, .. } => *end = 0,
             Weight::Counter { start, previous, current, .. } => (*start, *previous, *current) = (0, 0, 0),
             Weight::Bucket { debt, before, .. } => (*debt, *before) = (0, 0),
         }
@@ -91,16 +98,10 @@ impl Meter {
                 self.forget_older(now, lifetime);
                 self.recent.len() as u64 + 1 > self.limit
             }
-            Weight::Aligned { window, end } => {
+            Weight::Fixed { window, is_aligned, end } => {
                 if now >= *end {
-                    *end = (now - now % *window).saturating_add(*window);
-                    self.forget_all();
-                }
-                self.recent.len() as u64 + 1 > self.limit
-            }
-            Weight::FirstHit { window, end } => {
-                if now >= *end {
-                    *end = now.saturating_add(*window);
+                    let start = if *is_aligned { now - now % *window } else { now };
+                    *end = start.saturating_add(*window);
                     self.forget_all();
                 }
                 self.recent.len() as u64 + 1 > self.limit

@@ -9,7 +9,9 @@
 
 use std::ops::Range;
 
-use tidegate_core::{Parameters, Policy, Quota};
+use tidegate_core::{Policy, Quota};
+
+use super::busy::Weight;
 
 /// Bins in a window.
 const BINS: u64 = 16;
@@ -61,24 +63,14 @@ impl Binning {
 pub(super) fn stretches(bins: &[Bin], policy: &Policy, quota: Quota) -> Option<Vec<Range<u64>>> {
     let (window, limit) = (quota.window_nanos(), quota.limit());
     let length = window.div_ceil(BINS);
-    let in_bucket = |units: u64| u128::from(units) * u128::from(window);
-    match policy.parameters() {
-        Parameters::FixedWindow { first_hit: false, .. } => Some(aligned(bins, window, length, limit)),
-        Parameters::SlidingLog { lifetime, .. } => Some(sliding(bins, lifetime, length, limit)),
-        Parameters::SlidingWindow { slot, span, .. } => {
-            Some(sliding(bins, slot.saturating_mul(span.into()), length, limit))
-        }
-        Parameters::SlidingCounter { .. } => Some(counter(bins, window, length, limit)),
-        // The same room as in a meter.
-        Parameters::TokenBucket { burst, .. } => {
-            Some(bucket(bins, window, length, limit, in_bucket(burst).saturating_sub(window.into())))
-        }
-        Parameters::LeakyBucket { max_wait, .. } => {
-            Some(bucket(bins, window, length, limit, u128::from(limit) * u128::from(max_wait)))
-        }
+    Some(match Weight::of(policy, quota)? {
+        Weight::Window { lifetime } => sliding(bins, lifetime, length, limit),
+        Weight::Fixed { is_aligned: true, .. } => aligned(bins, window, length, limit),
         // Where a window begins depends on all requests before it.
-        _ => None,
-    }
+        Weight::Fixed { is_aligned: false, .. } => return None,
+        Weight::Counter { .. } => counter(bins, window, length, limit),
+        Weight::Bucket { room, .. } => bucket(bins, window, length, limit, room),
+    })
 }
 
 /// Adds a stretch that begins no earlier than the ones before it.

@@ -61,7 +61,7 @@ pub(crate) struct Options {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # }).unwrap();
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct GateLayer(Arc<Options>);
 
 impl GateLayer {
@@ -97,6 +97,7 @@ impl GateLayer {
 }
 
 /// Options of a [`GateLayer`].
+#[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct GateBuilder(Options);
 
@@ -168,18 +169,6 @@ impl fmt::Debug for Options {
             .field("gate", &self.gate)
             .field("inbound", &self.inbound)
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for GateBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GateBuilder").field(&self.0).finish()
-    }
-}
-
-impl fmt::Debug for GateLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GateLayer").field(&self.0).finish()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The service: it enters the gate, and then calls the inner service or refuses.
 
 use std::{
-    fmt, mem,
+    mem,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -17,6 +17,7 @@ use crate::{
 };
 
 /// A service behind a gate, made by [`GateLayer`](crate::GateLayer).
+#[derive(Clone, Debug)]
 pub struct Gated<S> {
     inner: S,
     options: Arc<Options>,
@@ -25,18 +26,6 @@ pub struct Gated<S> {
 impl<S> Gated<S> {
     pub(crate) fn new(inner: S, options: Arc<Options>) -> Self {
         Self { inner, options }
-    }
-}
-
-impl<S: Clone> Clone for Gated<S> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), options: Arc::clone(&self.options) }
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for Gated<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gated").field("inner", &self.inner).field("options", &self.options).finish()
     }
 }
 

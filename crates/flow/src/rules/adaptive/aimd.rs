@@ -3,11 +3,7 @@
 use super::super::InvalidRule;
 use std::time::Duration;
 
-use super::{
-    CallWindow, ConcurrencyLimit, Pace,
-    baseline::{Baseline, Seen, kept},
-    failures::Failures,
-};
+use super::{CallWindow, baseline::Queueing, learner::Step};
 
 /// Raises the limit by one after each good window, and lowers it by a tenth after each window in which calls failed or were slow.
 /// The limit grows faster while no call queues.
@@ -37,45 +33,32 @@ impl Aimd {
     }
 }
 
-pub(super) struct Learning {
-    settings: Aimd,
-    baseline: Baseline,
-    failures: Failures,
-}
-
-impl Learning {
-    pub(super) fn new(settings: &Aimd) -> Self {
-        Self { settings: settings.clone(), baseline: Baseline::new(), failures: Failures::default() }
-    }
-}
-
-impl ConcurrencyLimit for Learning {
-    fn start(&self) -> f64 {
-        self.settings.initial.into()
+impl Step for Aimd {
+    fn initial(&self) -> u32 {
+        self.initial
     }
 
-    fn next(&mut self, limit: f64, window: &CallWindow) -> f64 {
-        let less = limit * self.settings.backoff;
-        if let Some(next) = self.failures.learn(limit, window, self.settings.backoff) {
-            return next;
-        }
-        if let Some(slow) = self.settings.slow {
-            // The limit was not used up, so nothing is known about a higher one.
-            let more = if window.blocked > 0 { limit + 1.0 } else { limit };
-            return if window.mean_rt > slow { less } else { more };
-        }
-        match self.baseline.learn(limit, window) {
-            Seen::Take(limit) => limit,
-            Seen::Idle => limit,
+    fn backoff(&self) -> f64 {
+        self.backoff
+    }
+
+    fn without_baseline(&self, limit: f64, window: &CallWindow) -> Option<f64> {
+        let slow = self.slow?;
+        // The limit was not used up, so nothing is known about a higher one.
+        let more = if window.blocked > 0 { limit + 1.0 } else { limit };
+        Some(if window.mean_rt > slow { limit * self.backoff } else { more })
+    }
+
+    fn next(&self, limit: f64, window: &CallWindow, queueing: &Queueing) -> f64 {
+        let shortest = limit / queueing.slower;
+        if window.blocked == 0 {
             // A tenth less each time would be too much where nothing shows that a lower limit is better.
-            Seen::Normal { .. } if window.blocked == 0 => limit,
+            limit
+        } else if limit - shortest > queueing.room {
             // The queue is too long. Do not go below what the service works on.
-            Seen::Normal { slower, room, .. } if limit - limit / slower > room => less.max(limit / slower),
-            Seen::Normal { may_grow, .. } => kept(limit, limit + 1.0, may_grow),
+            shortest.max(limit * self.backoff)
+        } else {
+            queueing.kept(limit, limit + 1.0)
         }
-    }
-
-    fn pace(&self) -> Pace {
-        self.baseline.pace()
     }
 }

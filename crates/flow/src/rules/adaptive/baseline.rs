@@ -76,26 +76,28 @@ enum Phase {
 pub(super) enum Seen {
     /// Use this limit and ignore the algorithm.
     Take(f64),
-    /// Nothing is known about a higher limit.
-    Idle,
-    Normal {
-        /// The mean response time divided by the time without a queue, at least 1.
-        slower: f64,
-        /// How many calls may queue.
-        room: f64,
-        /// Whether enough calls are blocked to justify a higher limit.
-        may_grow: bool,
-    },
+    Normal(Queueing),
+}
+
+pub(super) struct Queueing {
+    /// The mean response time divided by the time without a queue, at least 1.
+    pub(super) slower: f64,
+    /// How many calls may queue.
+    pub(super) room: f64,
+    /// Whether enough calls are blocked to justify a higher limit.
+    may_grow: bool,
+}
+
+impl Queueing {
+    /// Returns the next limit, which is not above the previous one unless it may grow.
+    pub(super) fn kept(&self, limit: f64, next: f64) -> f64 {
+        if self.may_grow { next } else { next.min(limit) }
+    }
 }
 
 /// Returns how many calls ended in a second.
 fn ended(window: &CallWindow) -> f64 {
     window.calls as f64 / window.span.as_secs_f64().max(1e-9)
-}
-
-/// Returns the next limit, which is not above the previous one unless it `may_grow`.
-pub(super) fn kept(limit: f64, next: f64, may_grow: bool) -> f64 {
-    if may_grow { next } else { next.min(limit) }
 }
 
 impl Baseline {
@@ -144,10 +146,11 @@ impl Baseline {
             self.unhurried = 0;
             // A limit that is not even half used says nothing. One that is used and blocks nothing may be too high.
             let is_used = window.in_flight as f64 * 2.0 >= limit;
+            // While the limit is not used, nothing is known about a higher one.
             return if is_used {
-                Seen::Normal { slower, room: UNBLOCKED, may_grow: false }
+                Seen::Normal(Queueing { slower, room: UNBLOCKED, may_grow: false })
             } else {
-                Seen::Idle
+                Seen::Take(limit)
             };
         }
         self.since += 1;
@@ -171,7 +174,7 @@ impl Baseline {
         if may_grow && self.search > 0.0 && self.unhurried > 0 {
             return Seen::Take(limit * self.search);
         }
-        Seen::Normal { slower, room, may_grow }
+        Seen::Normal(Queueing { slower, room, may_grow })
     }
 
     /// Raises the time of a call without a queue when fewer calls end than usual although some are blocked. Then either

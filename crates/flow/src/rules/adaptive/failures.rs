@@ -35,27 +35,3 @@ impl Failures {
         Some(before)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn window(failed: u64) -> CallWindow {
-        CallWindow { calls: 100, failed, ..CallWindow::default() }
-    }
-
-    #[test]
-    fn the_limit_returns_to_its_value_after_failures_but_not_if_they_come_back_at_once() {
-        let mut failures = Failures::default();
-        assert_eq!(failures.learn(20.0, &window(9), 0.5), None);
-        assert_eq!(failures.learn(20.0, &window(10), 0.5), Some(10.0));
-        assert_eq!(failures.learn(10.0, &window(50), 0.5), Some(5.0));
-        assert_eq!(failures.learn(5.0, &window(0), 0.5), Some(20.0));
-        assert_eq!(failures.learn(20.0, &window(0), 0.5), None);
-        assert_eq!(failures.learn(20.0, &window(50), 0.5), Some(10.0), "again");
-        assert_eq!(failures.learn(10.0, &window(0), 0.5), None, "the failures come from the overload");
-        (0..AGAIN).for_each(|_| assert_eq!(failures.learn(11.0, &window(0), 0.5), None));
-        assert_eq!(failures.learn(12.0, &window(50), 0.5), Some(6.0));
-        assert_eq!(failures.learn(6.0, &window(0), 0.5), Some(12.0));
-    }
-}

@@ -1,11 +1,7 @@
 //! Gradient: compares current response times with those without a queue, after Netflix's concurrency-limits.
 
 use super::super::InvalidRule;
-use super::{
-    CallWindow, ConcurrencyLimit, Pace,
-    baseline::{Baseline, Seen, kept},
-    failures::Failures,
-};
+use super::{CallWindow, baseline::Queueing, learner::Step};
 
 /// Lowers the limit when response times exceed those without a queue by more than a tolerance. Otherwise it leaves room
 /// for a small queue.
@@ -51,39 +47,13 @@ impl Gradient2 {
     }
 }
 
-pub(super) struct Learning {
-    settings: Gradient2,
-    baseline: Baseline,
-    failures: Failures,
-}
-
-impl Learning {
-    pub(super) fn new(settings: &Gradient2) -> Self {
-        Self { settings: settings.clone(), baseline: Baseline::new(), failures: Failures::default() }
-    }
-}
-
-impl ConcurrencyLimit for Learning {
-    fn start(&self) -> f64 {
-        self.settings.initial.into()
+impl Step for Gradient2 {
+    fn initial(&self) -> u32 {
+        self.initial
     }
 
-    fn next(&mut self, limit: f64, window: &CallWindow) -> f64 {
-        if let Some(next) = self.failures.learn(limit, window, 0.9) {
-            return next;
-        }
-        match self.baseline.learn(limit, window) {
-            Seen::Take(limit) => limit,
-            Seen::Idle => limit,
-            Seen::Normal { slower, room, may_grow } => {
-                let gradient = (self.settings.tolerance / slower).clamp(0.5, 1.0);
-                let next = limit + (limit * gradient + room - limit) * self.settings.smoothing;
-                kept(limit, next, may_grow)
-            }
-        }
-    }
-
-    fn pace(&self) -> Pace {
-        self.baseline.pace()
+    fn next(&self, limit: f64, _window: &CallWindow, queueing: &Queueing) -> f64 {
+        let gradient = (self.tolerance / queueing.slower).clamp(0.5, 1.0);
+        queueing.kept(limit, limit + (limit * gradient + queueing.room - limit) * self.smoothing)
     }
 }

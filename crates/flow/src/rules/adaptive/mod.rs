@@ -24,13 +24,15 @@ mod aimd;
 mod baseline;
 mod failures;
 mod gradient2;
+mod learner;
 mod vegas;
 
 pub use aimd::Aimd;
 pub use gradient2::Gradient2;
 pub use vegas::Vegas;
 
-use super::InvalidRule;
+use learner::Learner;
+
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -40,7 +42,7 @@ use std::{
 
 use tidegate_core::Nanos;
 
-use super::Target;
+use super::{InvalidRule, Target};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The result of one call.
@@ -119,9 +121,9 @@ pub enum Algorithm {
 impl Algorithm {
     fn make(&self) -> Box<dyn ConcurrencyLimit> {
         match self {
-            Self::Aimd(aimd) => Box::new(aimd::Learning::new(aimd)),
-            Self::Gradient2(gradient) => Box::new(gradient2::Learning::new(gradient)),
-            Self::Vegas(vegas) => Box::new(vegas::Learning::new(vegas)),
+            Self::Aimd(aimd) => Box::new(Learner::new(aimd.clone())),
+            Self::Gradient2(gradient) => Box::new(Learner::new(gradient.clone())),
+            Self::Vegas(vegas) => Box::new(Learner::new(vegas.clone())),
             Self::Custom(make) => make(),
         }
     }
@@ -238,6 +240,7 @@ struct Learning {
 }
 
 /// The current window.
+#[derive(Default)]
 struct Open {
     pace: Pace,
     /// When the window began; set when the first call ends after the skipped time.
@@ -260,17 +263,7 @@ const PAUSE: Nanos = Nanos::from_secs(1);
 
 impl Open {
     fn new(pace: Pace) -> Self {
-        Self {
-            pace,
-            begun: None,
-            skip_until: None,
-            last: Nanos::ZERO,
-            calls: 0,
-            failed: 0,
-            in_flight: 0,
-            rt: (0, 0),
-            blocked: 0,
-        }
+        Self { pace, ..Self::default() }
     }
 
     /// Adds a call that ended at `now` and returns the window if it is complete. After a pause longer than the window,

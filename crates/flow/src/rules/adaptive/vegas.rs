@@ -1,10 +1,6 @@
 //! Vegas: estimates the queue from how much longer calls take than without one.
 
-use super::{
-    CallWindow, ConcurrencyLimit, Pace,
-    baseline::{Baseline, Seen, kept},
-    failures::Failures,
-};
+use super::{CallWindow, baseline::Queueing, learner::Step};
 
 /// Keeps a small queue that is just long enough to keep the service busy.
 ///
@@ -32,37 +28,12 @@ impl Vegas {
     }
 }
 
-pub(super) struct Learning {
-    initial: u32,
-    baseline: Baseline,
-    failures: Failures,
-}
-
-impl Learning {
-    pub(super) fn new(vegas: &Vegas) -> Self {
-        Self { initial: vegas.initial, baseline: Baseline::new(), failures: Failures::default() }
-    }
-}
-
-impl ConcurrencyLimit for Learning {
-    fn start(&self) -> f64 {
-        self.initial.into()
+impl Step for Vegas {
+    fn initial(&self) -> u32 {
+        self.initial
     }
 
-    fn next(&mut self, limit: f64, window: &CallWindow) -> f64 {
-        if let Some(next) = self.failures.learn(limit, window, 0.9) {
-            return next;
-        }
-        match self.baseline.learn(limit, window) {
-            Seen::Take(limit) => limit,
-            Seen::Idle => limit,
-            Seen::Normal { slower, room, may_grow } => {
-                kept(limit, (limit + limit / slower + room) / 2.0, may_grow)
-            }
-        }
-    }
-
-    fn pace(&self) -> Pace {
-        self.baseline.pace()
+    fn next(&self, limit: f64, _window: &CallWindow, queueing: &Queueing) -> f64 {
+        queueing.kept(limit, (limit + limit / queueing.slower + queueing.room) / 2.0)
     }
 }

@@ -1,11 +1,10 @@
 //! The configuration and the states of a breaker.
 
-use super::super::InvalidRule;
 use std::{fmt, time::Duration};
 
 use tidegate_core::{MAX_WINDOW, Nanos, stats::Layout};
 
-use crate::rules::Target;
+use crate::rules::{InvalidRule, Target};
 
 /// Blocks a resource for a while when too many of its calls are slow or fail.
 ///

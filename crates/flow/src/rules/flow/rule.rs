@@ -1,12 +1,11 @@
 //! The configuration of flow rules.
 
-use super::super::InvalidRule;
 use std::{fmt, time::Duration};
 
 use tidegate_core::{MAX_WINDOW, stats::Layout};
 
 use crate::rules::{
-    Target, Threshold,
+    InvalidRule, Target, Threshold,
     warm_up::{self, WarmUp},
 };
 
@@ -109,6 +108,33 @@ pub enum Behaviour {
         /// As in [`Behaviour::Throttle`].
         max_wait: Duration,
     },
+}
+
+#[cfg(any(feature = "json", feature = "yaml"))]
+impl Behaviour {
+    /// The behaviour of these parts: the period and the cold factor of a warm-up, and the longest delay of a throttle.
+    pub(crate) const fn of(warm_up: Option<(Duration, f64)>, max_wait: Option<Duration>) -> Self {
+        match (warm_up, max_wait) {
+            (None, None) => Self::Reject,
+            (Some((period, cold_factor)), None) => Self::WarmUp { period, cold_factor },
+            (None, Some(max_wait)) => Self::Throttle { max_wait },
+            (Some((period, cold_factor)), Some(max_wait)) => {
+                Self::WarmUpThrottle { period, cold_factor, max_wait }
+            }
+        }
+    }
+
+    /// The opposite of [`of`](Self::of).
+    pub(crate) const fn parts(self) -> (Option<(Duration, f64)>, Option<Duration>) {
+        match self {
+            Self::Reject => (None, None),
+            Self::WarmUp { period, cold_factor } => (Some((period, cold_factor)), None),
+            Self::Throttle { max_wait } => (None, Some(max_wait)),
+            Self::WarmUpThrottle { period, cold_factor, max_wait } => {
+                (Some((period, cold_factor)), Some(max_wait))
+            }
+        }
+    }
 }
 
 impl FlowRule {

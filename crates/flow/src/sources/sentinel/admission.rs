@@ -1,12 +1,11 @@
 //! System, authority and isolation rules in Sentinel's format.
 
-use crate::rules::InvalidRule;
 use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Id, lenient::Lenient, name_of, no_go, target, unknown, whole};
-use crate::rules::{AuthorityRule, IsolationRule, SystemRule};
+use crate::rules::{AuthorityRule, InvalidRule, IsolationRule, SystemRule};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]

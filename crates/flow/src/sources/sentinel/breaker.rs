@@ -1,12 +1,11 @@
 //! Circuit breakers in Sentinel's format.
 
-use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Id, lenient::Lenient, millis, name_of, no_go, required, seconds, target, unknown, whole};
-use crate::rules::{BreakerRule, Trip};
+use crate::rules::{BreakerRule, InvalidRule, Trip};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]

@@ -1,6 +1,5 @@
 //! Flow rules in Sentinel's format, for Java and Go.
 
-use crate::rules::InvalidRule;
 use serde::Deserialize;
 
 use super::{
@@ -9,7 +8,9 @@ use super::{
     lenient::Lenient,
     millis, name_of, required, seconds, target, unknown, whole,
 };
-use crate::rules::{Behaviour, FlowRule, Measure, MemoryThreshold, Origins, Relation, Threshold};
+use crate::rules::{
+    Behaviour, FlowRule, InvalidRule, Measure, MemoryThreshold, Origins, Relation, Threshold,
+};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -141,18 +142,12 @@ impl Flow {
     }
 
     fn behaviour(&self, how: How) -> Result<Behaviour, InvalidRule> {
-        let period = || seconds("warmUpPeriodSec", self.warm_up_period_sec.unwrap_or(10));
+        let period = how.warms.then(|| seconds("warmUpPeriodSec", self.warm_up_period_sec.unwrap_or(10)));
         // In Go, 0 means the default.
         let cold_factor = self.warm_up_cold_factor.filter(|&factor| factor != 0.0).unwrap_or(3.0);
         let longest = if self.token_calculate_strategy.is_some() { 0 } else { 500 };
         let max_wait = || millis("maxQueueingTimeMs", self.max_queueing_time_ms.unwrap_or(longest));
-        Ok(match (how.warms, how.throttles) {
-            (false, false) => Behaviour::Reject,
-            (true, false) => Behaviour::WarmUp { period: period()?, cold_factor },
-            (false, true) => Behaviour::Throttle { max_wait: max_wait()? },
-            (true, true) => {
-                Behaviour::WarmUpThrottle { period: period()?, cold_factor, max_wait: max_wait()? }
-            }
-        })
+        let warm_up = period.transpose()?.map(|period| (period, cold_factor));
+        Ok(Behaviour::of(warm_up, how.throttles.then(max_wait).transpose()?))
     }
 }

@@ -24,7 +24,6 @@ mod lenient;
 mod params;
 mod write;
 
-use crate::rules::InvalidRule;
 use std::time::Duration;
 
 use serde::{
@@ -34,7 +33,9 @@ use serde::{
 use serde_json::{Value, value::RawValue};
 
 use super::{RuleUpdate, SourceError};
-use crate::rules::{AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, SystemRule, Target};
+use crate::rules::{
+    AuthorityRule, BreakerRule, FlowRule, HotParamRule, InvalidRule, IsolationRule, SystemRule, Target,
+};
 use admission::{Authority, Isolation, System};
 use breaker::Degrade;
 pub use cluster::{ClusterRule, ClusterThreshold, parse_cluster};

@@ -8,8 +8,8 @@ use super::Kind;
 use crate::{
     Arg,
     rules::{
-        AuthorityRule, Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, Origins,
-        ParamKey, ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
+        AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, Origins, ParamKey,
+        ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
     },
 };
 
@@ -80,14 +80,8 @@ fn flow(rule: &FlowRule) -> Written {
     if rule.strict {
         return Err("Sentinel has no strict rules");
     }
-    let (behaviour, warm_up, max_wait) = match rule.behaviour {
-        Behaviour::Reject => (0, None, None),
-        Behaviour::WarmUp { period, cold_factor } => (1, Some((period, cold_factor)), None),
-        Behaviour::Throttle { max_wait } => (2, None, Some(max_wait)),
-        Behaviour::WarmUpThrottle { period, cold_factor, max_wait } => {
-            (3, Some((period, cold_factor)), Some(max_wait))
-        }
-    };
+    let (warm_up, max_wait) = rule.behaviour.parts();
+    let behaviour = u8::from(warm_up.is_some()) + 2 * u8::from(max_wait.is_some());
     let (strategy, other) = match &rule.relation {
         Relation::Direct => (0, None),
         Relation::Related(other) => (1, Some(other)),

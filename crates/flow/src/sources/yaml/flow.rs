@@ -6,7 +6,7 @@ use super::item::{Item, Section};
 use crate::rules::{Behaviour, FlowRule, Measure, MemoryThreshold, Origins, Relation, Threshold};
 
 /// Each behaviour, whether it warms up, and whether it throttles.
-const BEHAVIOURS: [(&str, (bool, bool)); 4] = [
+pub(super) const BEHAVIOURS: [(&str, (bool, bool)); 4] = [
     ("reject", (false, false)),
     ("warm-up", (true, false)),
     ("throttle", (false, true)),
@@ -95,12 +95,7 @@ fn read(item: &Item<'_>) -> Result<FlowRule, crate::rules::InvalidRule> {
             (None, true) => Origins::Others,
             _ => return Err("give it an origin or each_other_origin, not both".into()),
         },
-        behaviour: match (warms, throttles) {
-            (false, false) => Behaviour::Reject,
-            (true, false) => Behaviour::WarmUp { period, cold_factor },
-            (false, true) => Behaviour::Throttle { max_wait },
-            (true, true) => Behaviour::WarmUpThrottle { period, cold_factor, max_wait },
-        },
+        behaviour: Behaviour::of(warms.then_some((period, cold_factor)), throttles.then_some(max_wait)),
         strict,
     })
 }

@@ -7,6 +7,7 @@ use std::{
 
 use tidegate_core::Nanos;
 
+use super::flow::BEHAVIOURS;
 use crate::{
     Arg,
     rules::{
@@ -108,22 +109,9 @@ fn units(threshold: Threshold) -> (f64, Option<MemoryThreshold>) {
 fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> Fields {
     let (mut count, memory) = units(rule.threshold);
     let mut interval = rule.interval;
-    let (mut warm_up, mut max_wait) = (None, None);
-    let behaviour = match rule.behaviour {
-        Behaviour::Reject => None,
-        Behaviour::WarmUp { period, cold_factor } => {
-            warm_up = Some((period, cold_factor));
-            Some("warm-up")
-        }
-        Behaviour::Throttle { max_wait: most } => {
-            max_wait = Some(most);
-            Some("throttle")
-        }
-        Behaviour::WarmUpThrottle { period, cold_factor, max_wait: most } => {
-            (warm_up, max_wait) = (Some((period, cold_factor)), Some(most));
-            Some("warm-up-throttle")
-        }
-    };
+    let (warm_up, max_wait) = rule.behaviour.parts();
+    let how = (warm_up.is_some(), max_wait.is_some());
+    let behaviour = BEHAVIOURS.into_iter().skip(1).find(|(_, of)| *of == how).map(|(name, _)| name);
     if let Threshold::Fixed(exact) = rule.threshold
         && exact.fract() != 0.0
     {
