@@ -94,11 +94,7 @@ fn asked<'a, 'k>(
         }
     };
     let Some(text) = args.get(2) else { return Some((resolved, 1)) };
-    let cost = cost_of(text);
-    if cost.is_none() {
-        refuse_number(context, "cost", text, COST);
-    }
-    Some((resolved, cost?))
+    Some((resolved, read_cost(context, text)?))
 }
 
 /// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait, milliseconds until the limit is full
@@ -229,12 +225,14 @@ fn milliseconds(context: &mut Context<'_>, text: Option<&&[u8]>) -> Result<Optio
     span.map(|ms| Some(Duration::from_millis(ms))).ok_or(())
 }
 
-/// The costs that a command may have.
-pub(super) const COST: &str = "a whole number from 0 to 9007199254740991";
-
+/// The cost in a command; `None` if an error was sent.
 #[inline]
-pub(super) fn cost_of(text: &[u8]) -> Option<u64> {
-    number(text).and_then(|cost| u64::try_from(cost).ok()).filter(|cost| *cost <= MAX_LIMIT)
+pub(super) fn read_cost(context: &mut Context<'_>, text: &[u8]) -> Option<u64> {
+    let cost = number(text).and_then(|cost| u64::try_from(cost).ok()).filter(|cost| *cost <= MAX_LIMIT);
+    if cost.is_none() {
+        refuse_number(context, "cost", text, "a whole number from 0 to 9007199254740991");
+    }
+    cost
 }
 
 /// A whole number as redis-cell and Redis parse one.

@@ -57,6 +57,7 @@ const DRAIN: u8 = 1;
 /// Stop immediately.
 const ABORT: u8 = 2;
 
+#[derive(Debug)]
 struct Control {
     state: AtomicU8,
     wakers: Vec<Waker>,
@@ -471,7 +472,7 @@ impl Reactor {
 
     fn reregister(&mut self, at: usize, interest: Interest) {
         let connection = &mut self.connections[at];
-        if self.poll.registry().reregister(&mut connection.stream, Token(at), interest).is_err() {
+        if self.poll.registry().reregister(connection.stream.tcp(), Token(at), interest).is_err() {
             self.remove(at);
         } else if interest == Interest::READABLE {
             // Input that has arrived since, or waits in memory, may cause no further event.
@@ -543,7 +544,7 @@ impl Reactor {
             .and_then(|()| {
                 let mut stream = Socket::new(stream, tls)?;
                 let token = Token(self.connections.vacant_key());
-                self.poll.registry().register(&mut stream, token, Interest::READABLE)?;
+                self.poll.registry().register(stream.tcp(), token, Interest::READABLE)?;
                 Ok(stream)
             });
         let stream = match registered {
@@ -622,7 +623,7 @@ impl Reactor {
         self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
         // Closing the descriptor removes it from the poll; this frees mio's own record of it.
-        let _ = self.poll.registry().deregister(&mut connection.stream);
+        let _ = self.poll.registry().deregister(connection.stream.tcp());
         connection
     }
 

@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use tidegate_core::Nanos;
 
 use super::{
-    limiting::{COST, cost_of, number, refuse_number, write_numbers},
+    limiting::{number, read_cost, refuse_number, write_numbers},
     question::{self, Done, Question, ReservationAct, Reserving},
     reply::Replies,
     session::{Context, Flow},
@@ -128,12 +128,4 @@ fn id_and_costs(context: &mut Context<'_>, args: &[&[u8]]) -> Option<(Id, Vec<u6
     };
     let costs = args[1..].iter().map(|cost| read_cost(context, cost)).collect::<Option<_>>();
     Some((id, costs?))
-}
-
-fn read_cost(context: &mut Context<'_>, text: &[u8]) -> Option<u64> {
-    let cost = cost_of(text);
-    if cost.is_none() {
-        refuse_number(context, "cost", text, COST);
-    }
-    cost
 }

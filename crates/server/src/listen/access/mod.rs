@@ -66,6 +66,9 @@ pub enum Role {
 }
 
 impl Role {
+    /// All roles.
+    pub(crate) const ALL: [Self; 4] = [Self::Decide, Self::Observe, Self::Operate, Self::Report];
+
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -101,7 +104,7 @@ impl Rights {
 
     /// All roles on all limits.
     pub fn all(name: &str) -> Self {
-        Self::new(name, &[Role::Decide, Role::Observe, Role::Operate, Role::Report], Box::default())
+        Self::new(name, &Role::ALL, Box::default())
     }
 
     #[inline]
@@ -247,10 +250,9 @@ impl Entry {
 
     fn shown(&self) -> Client {
         let Rights { name, prefixes, .. } = &*self.rights;
-        let roles = [Role::Decide, Role::Observe, Role::Operate, Role::Report];
         Client {
             name: name.to_string(),
-            roles: roles.into_iter().filter(|role| self.rights.may(*role)).map(Role::name).collect(),
+            roles: Role::ALL.into_iter().filter(|role| self.rights.may(*role)).map(Role::name).collect(),
             limits: prefixes.iter().map(ToString::to_string).collect(),
             tokens: self.tokens.len(),
             certificates: self.certificates.len(),

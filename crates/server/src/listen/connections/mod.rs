@@ -2,11 +2,10 @@
 //!
 //! `slots` bounds their number and decides which one is closed for a new one. `write_deadline` bounds how long an answer waits for a
 //! client that does not read. `control_frames` bounds the frames of an HTTP/2 client that are not
-//! requests. `when_woken` polls the future that ends a connection only when it was woken, not at each request.
+//! requests.
 
 mod control_frames;
 mod slots;
-mod when_woken;
 mod write_deadline;
 
 use std::{
@@ -32,7 +31,6 @@ use crate::{
 pub(crate) use control_frames::ControlFrames;
 use slots::Admission;
 pub(crate) use slots::{Call, Calls, Slots};
-pub(crate) use when_woken::WhenWoken;
 pub(crate) use write_deadline::WriteDeadline;
 
 /// The pause before `accept` is retried when the system has no free descriptor.
