@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Limited};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::problem::{Problem, Refused};
+use super::problem::Problem;
 use crate::rules::MAX_FILE;
 
 /// The longest body, in bytes.
@@ -30,7 +30,7 @@ pub(super) trait Arrives: HttpBody<Data = Bytes, Error: Into<BoxError>> {}
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>>> Arrives for B {}
 
 /// The body of any declared type: `curl -d` declares a form, and the JSON is checked anyway.
-pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Refused> {
+pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Problem> {
     up_to(request, MAX_BODY, "ask for fewer limits at once").await
 }
 
@@ -39,20 +39,20 @@ pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Refus
 pub(super) async fn rules_body<B: Arrives>(
     readers: &Semaphore,
     request: Request<B>,
-) -> Result<(String, SemaphorePermit<'_>), Refused> {
+) -> Result<(String, SemaphorePermit<'_>), Problem> {
     let Ok(Ok(permit)) = tokio::time::timeout(BODY_TIME, readers.acquire()).await else {
         let detail = "other rules are being checked: try again in a moment";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).into());
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail));
     };
     let body = up_to(request, MAX_FILE as usize, "is this a rules file?").await?;
     let text = String::from_utf8(body.into());
-    Ok((text.map_err(|_| Problem::bad_field("#", "the rules are not UTF-8"))?, permit))
+    Ok((text.map_err(|_| Problem::at("#", "the rules are not UTF-8"))?, permit))
 }
 
-async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Result<Bytes, Refused> {
+async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Result<Bytes, Problem> {
     let too_large = || {
         let detail = format!("the body is longer than {most} bytes; {mend}");
-        Refused::from(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail))
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
     };
     // Check before reading: a client that waits for `100 Continue` has not sent it yet.
     if request.body().size_hint().lower() > most as u64 {
@@ -67,10 +67,10 @@ async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Resu
     match read {
         Ok(Ok(Some(body))) => Ok(body),
         Ok(Ok(None)) => Err(too_large()),
-        Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {}", e.into())).into()),
+        Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {}", e.into()))),
         Err(_) => {
             let detail = format!("the body did not arrive within {} seconds", BODY_TIME.as_secs());
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail).into())
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail))
         }
     }
 }

@@ -12,12 +12,12 @@ use tokio::sync::Semaphore;
 
 use super::{
     answer, ask,
-    problem::{Problem, Refused},
+    permit::Caller,
+    problem::{Answered, Problem},
 };
 use crate::{
     decide::service::Refusal,
-    envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit, decide::DescriptorService},
-    listen::access::Rights,
+    envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit},
 };
 
 /// Up to this length in bytes, a body is read at once.
@@ -113,11 +113,7 @@ impl<'de> Deserialize<'de> for UnitName {
 }
 
 /// Decides on the request in a body.
-pub(super) async fn decide(
-    rates: &DescriptorService,
-    body: &[u8],
-    rights: Option<&Rights>,
-) -> Result<Response<Body>, Refused> {
+pub(super) async fn decide(caller: &Caller<'_>, body: &[u8]) -> Answered {
     // Reading a body with hundreds of descriptors takes as long as thousands of decisions. So these take turns, and after each the
     // thread looks for other requests.
     let turn = if body.len() > SMALL { LARGE.acquire().await.ok() } else { None };
@@ -126,14 +122,14 @@ pub(super) async fn decide(
     }
     let request = ask::read::<RequestBody>(body)?;
     drop(turn);
-    if rights.is_none_or(|rights| !rights.concern_domain(&request.domain)) {
-        return Err(Problem::forbidden("the client may not ask for this domain").into());
+    if caller.rights.as_ref().is_none_or(|rights| !rights.concern_domain(&request.domain)) {
+        return Err(Problem::forbidden("the client may not ask for this domain"));
     }
     let hits = request.hits_addend.map_or(0, |Number(hits)| hits);
     let descriptors = request.descriptors.iter().map(DescriptorBody::descriptor).collect();
     let question = Question { domain: &request.domain, hits, descriptors };
-    let told = rates.decide(&question, rates.service().now()).await;
-    told.map(|told| respond(&told)).map_err(|error| refused(&error).into())
+    let told = caller.app.rates.decide(&question, caller.app.service.now()).await;
+    told.map(|told| respond(&told)).map_err(|error| refused(&error))
 }
 
 impl DescriptorBody {

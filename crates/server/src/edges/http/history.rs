@@ -1,15 +1,13 @@
 //! `GET /v1/history`: the decisions of a limit in each second, and the latencies of responses.
 
-use axum::{
-    body::Body,
-    http::{Response, Uri},
-};
+use axum::http::Uri;
 use serde_json::{Value, json};
 
 use super::{
     answer,
     app::App,
-    problem::{Problem, Refused},
+    permit::Caller,
+    problem::{Answered, Problem},
     query,
 };
 use crate::{
@@ -27,29 +25,24 @@ fn memory(size: Size) -> Value {
     json!({"bytes": size.bytes, "max_bytes": size.max_bytes, "limits_left_out": size.left_out})
 }
 
-/// `permitted` says whether the client's rights cover a limit.
-pub(super) fn answer(
-    app: &App,
-    uri: &Uri,
-    permitted: &impl Fn(&str) -> Result<(), Problem>,
-) -> Result<Response<Body>, Refused> {
+pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [limit, step, n] = query::fields(uri, ["limit", "step", "n"])?;
     let step = match query::number(step.as_deref(), "step", 1, 1..=10)? {
         1 => Step::Second,
         10 => Step::TenSeconds,
-        _ => return Err(Problem::bad_field("#", "`step` must be 1 or 10 (seconds)").into()),
+        _ => return Err(Problem::at("#", "`step` must be 1 or 10 (seconds)")),
     };
     let asked = Asked { step, most: query::number(n.as_deref(), "n", usize::MAX, 1..=usize::MAX)? };
     match limit {
         Some(limit) => {
-            permitted(&limit)?;
-            of_limit(app, &limit, &asked)
+            caller.permit(&limit)?;
+            of_limit(caller.app, &limit, &asked)
         }
-        None => of_answers(app, &asked),
+        None => of_answers(caller.app, &asked),
     }
 }
 
-fn of_limit(app: &App, limit: &str, asked: &Asked) -> Result<Response<Body>, Refused> {
+fn of_limit(app: &App, limit: &str, asked: &Asked) -> Answered {
     let limits = app.service.limits();
     let spec = resolve(&limits, limit.as_bytes(), Some(&[]))?.limit.spec();
     let history = app.service.history();
@@ -71,7 +64,7 @@ fn of_limit(app: &App, limit: &str, asked: &Asked) -> Result<Response<Body>, Ref
     Ok(answer::json(&body))
 }
 
-fn of_answers(app: &App, asked: &Asked) -> Result<Response<Body>, Refused> {
+fn of_answers(app: &App, asked: &Asked) -> Answered {
     let history = app.service.history();
     let told =
         history.latency(asked.step, asked.most).ok_or_else(|| Refusal::NoHistory { limit: String::new() })?;
