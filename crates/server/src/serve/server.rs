@@ -313,7 +313,7 @@ impl Server {
         app.ready.store(false, Ordering::Release);
         // Without a receiver, no listener is left to stop.
         let _ = stop_serving.send(true);
-        let open = || events.http.connections.load(Ordering::Relaxed);
+        let open = || events.http.open.load(Ordering::Relaxed);
         let ended = stop_listeners(serving, resp, options.grace, &mut orders, open).await;
         #[cfg(feature = "grpc")]
         sending.end().await;

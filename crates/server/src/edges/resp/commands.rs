@@ -6,7 +6,7 @@ use super::{
     handshake, heavy, introspection,
     limiting::{self, refuse},
     reserving,
-    session::{Command, Context, Flow, Needs, find},
+    session::{Command, Context, Needs, find},
 };
 use crate::{
     decide::{
@@ -109,24 +109,20 @@ pub(super) static COMMANDS: [Command; 25] = [
 
 /// Runs one command; `args` begins with its name.
 #[inline]
-pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let Some((name, args)) = args.split_first() else { return Flow::Continue };
-    let Some(command) = find(&COMMANDS, name) else {
-        unknown(context, name, args);
-        return Flow::Continue;
-    };
+pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) {
+    let Some((name, args)) = args.split_first() else { return };
+    let Some(command) = find(&COMMANDS, name) else { return unknown(context, name, args) };
     if context.session.rights().is_none() && command.needs != Needs::Nothing {
-        context.replies().error("NOAUTH Authentication required.");
+        context.error("NOAUTH Authentication required.");
     } else if args.len() < command.args.0 || args.len() > command.args.1 {
         context.wrong_number(command.name);
     } else if !is_permitted(context, command.needs, args) {
         context.not_permitted(&format!("run the '{}' command here", command.name));
     } else if let Err(refusal) = refuse_unknown_limit(context, command.needs, args) {
-        return refuse(context, command.name, &refusal);
+        refuse(context, command.name, &refusal);
     } else {
-        return (command.run)(context, args);
+        (command.run)(context, args);
     }
-    Flow::Continue
 }
 
 #[inline]
@@ -176,8 +172,6 @@ fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
         "WATCH" | "UNWATCH" => Some("ERR transactions are not supported: nothing is watched"),
         _ => None,
     };
-    if let Some(error) = transaction {
-        return context.replies().error(error);
-    }
-    context.replies().error(&format!("ERR unknown command '{name}', with args beginning with: {beginning}"));
+    let unknown = || format!("ERR unknown command '{name}', with args beginning with: {beginning}");
+    context.error(&transaction.map_or_else(unknown, str::to_owned));
 }

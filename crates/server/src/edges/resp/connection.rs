@@ -15,7 +15,7 @@ use super::{
     commands::{COMMANDS, run},
     parse::{Ahead, ProtocolError},
     reply::Replies,
-    session::{Context, Flow, Session},
+    session::{Context, Session},
     socket::Socket,
 };
 use crate::{decide::limits::Limits, listen::tls::HANDSHAKE_TIME};
@@ -198,8 +198,10 @@ impl Connection {
                 session: &mut self.session,
                 out,
                 questions: &mut self.batch.questions,
+                closes: false,
             };
-            self.closing = run(&mut context, args) == Flow::Close;
+            run(&mut context, args);
+            self.closing = context.closes;
         }
         self.waiting = self.must_wait() && used < data.len();
         self.moved |= used > 0;

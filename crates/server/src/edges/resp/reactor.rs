@@ -106,7 +106,7 @@ impl Control {
 
 impl Connections for Control {
     fn open(&self) -> usize {
-        self.stats.connections.load(Ordering::Relaxed)
+        self.stats.connections.open.load(Ordering::Relaxed)
     }
 
     fn close_idle(&self, most: usize) -> bool {
@@ -380,7 +380,7 @@ impl Reactor {
             Turn::More => self.queue(at),
             Turn::Gone => {
                 if is_beginning {
-                    self.shared.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+                    self.shared.stats.connections.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 }
                 return self.remove(at);
             }
@@ -511,12 +511,12 @@ impl Reactor {
     fn admit(&mut self, mut stream: TcpStream, peer: std::net::SocketAddr) -> io::Result<()> {
         let stats = Arc::clone(&self.shared.stats);
         let Ok(of_peer) = self.shared.peers.enter(peer.ip()) else {
-            stats.refused.fetch_add(1, Ordering::Relaxed);
+            stats.connections.refused.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         };
         let most = self.shared.config.max_connections;
         let room = |open: usize| (open < most).then_some(open + 1);
-        let take = || stats.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
+        let take = || stats.connections.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
         if !take() {
             if stats.full_warning.is_due(self.shared.service.now()) {
                 tracing::warn!(
@@ -527,14 +527,14 @@ impl Reactor {
             }
             // Another thread may have taken the slot first.
             if !self.evict() || !take() {
-                stats.refused.fetch_add(1, Ordering::Relaxed);
+                stats.connections.refused.fetch_add(1, Ordering::Relaxed);
                 if self.shared.tls.is_some() {
                     return Ok(());
                 }
                 return stream.write_all(b"-ERR max number of clients reached\r\n");
             }
         }
-        stats.accepted.fetch_add(1, Ordering::Relaxed);
+        stats.connections.accepted.fetch_add(1, Ordering::Relaxed);
         let tls = self.shared.tls.as_ref().map(|tls| tls.config(Above::Resp));
         let registered = stream
             .set_nodelay(true)
@@ -550,7 +550,7 @@ impl Reactor {
         let stream = match registered {
             Ok(stream) => stream,
             Err(error) => {
-                self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
+                self.shared.stats.connections.open.fetch_sub(1, Ordering::Relaxed);
                 return Err(error);
             }
         };
@@ -566,7 +566,7 @@ impl Reactor {
         let Some(at) = self.longest_idle.next(connections.iter().map(|(at, _)| at), idle_since) else {
             return false;
         };
-        self.shared.stats.evicted.fetch_add(1, Ordering::Relaxed);
+        self.shared.stats.connections.evicted.fetch_add(1, Ordering::Relaxed);
         self.remove(at);
         true
     }
@@ -620,7 +620,7 @@ impl Reactor {
     }
 
     fn take(&mut self, at: usize) -> Connection {
-        self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.stats.connections.open.fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
         // Closing the descriptor removes it from the poll; this frees mio's own record of it.
         let _ = self.poll.registry().deregister(connection.stream.tcp());

@@ -49,13 +49,6 @@ enum Credential {
     Token(Option<Box<[u8]>>, Digest),
 }
 
-/// Whether the connection continues after a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
-    Continue,
-    Close,
-}
-
 /// A command: its syntax and its function.
 pub(super) struct Command {
     /// In lower case.
@@ -68,7 +61,7 @@ pub(super) struct Command {
     pub key: usize,
     pub usage: &'static str,
     pub summary: &'static str,
-    pub run: fn(&mut Context<'_>, &[&[u8]]) -> Flow,
+    pub run: fn(&mut Context<'_>, &[&[u8]]),
 }
 
 /// The right that a client needs for a command.
@@ -101,20 +94,28 @@ pub(super) struct Context<'a> {
     pub out: &'a mut Vec<u8>,
     /// Questions for the shared store, each with its position in `out`.
     pub questions: &'a mut Vec<(usize, Question)>,
+    /// Whether the connection ends after this command.
+    pub closes: bool,
 }
 
 impl Context<'_> {
+    /// Replies with an error.
+    #[cold]
+    pub fn error(&mut self, text: &str) {
+        self.replies().error(text);
+    }
+
     /// Replies that the client lacks permission.
     #[cold]
     pub fn not_permitted(&mut self, what: &str) {
         let name = self.session.rights().map_or("default", |rights| &*rights.name).to_owned();
-        self.replies().error(&format!("NOPERM User {name} has no permissions to {what}"));
+        self.error(&format!("NOPERM User {name} has no permissions to {what}"));
     }
 
     /// Replies that the number of arguments is wrong.
     #[cold]
     pub fn wrong_number(&mut self, name: &str) {
-        self.replies().error(&format!("ERR wrong number of arguments for '{name}' command"));
+        self.error(&format!("ERR wrong number of arguments for '{name}' command"));
     }
 
     /// Leaves the reply to the store.

@@ -168,7 +168,7 @@ impl Acceptor {
             return None;
         }
         stats.accepted.fetch_add(1, Ordering::Relaxed);
-        stats.connections.fetch_add(1, Ordering::Relaxed);
+        stats.open.fetch_add(1, Ordering::Relaxed);
         let open = Open { stats: Arc::clone(stats), _of_peer: of_peer };
         let give_up = |stream: &Socket| {
             // Unread data is dropped with the connection instead of being kept by the system.
@@ -183,6 +183,6 @@ impl Acceptor {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.stats.connections.fetch_sub(1, Ordering::Relaxed);
+        self.stats.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

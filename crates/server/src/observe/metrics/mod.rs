@@ -74,7 +74,7 @@ pub(crate) struct Events {
 /// Connection events of one listener.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionStats {
-    pub connections: AtomicUsize,
+    pub open: AtomicUsize,
     pub accepted: AtomicU64,
     /// Idle connections that were closed for new ones.
     pub evicted: AtomicU64,
@@ -87,7 +87,7 @@ pub(crate) struct ConnectionStats {
 impl ConnectionStats {
     /// The families of a listener that has its own: `prefix` begins their names, and `protocol` is for people.
     fn tell(&self, sink: &mut dyn Sink, prefix: &str, protocol: &str) -> fmt::Result {
-        let open = self.connections.load(Ordering::Relaxed) as u64;
+        let open = self.open.load(Ordering::Relaxed) as u64;
         let help = format!("Open {protocol} connections");
         sink.family(&format!("{prefix}_connections"), &help, Kind::Gauge, &one(open))?;
         for (event, help, counted) in [
@@ -318,39 +318,30 @@ impl Source for Counted {
     }
 }
 
+type Count = fn(&ConnectionStats) -> u64;
+
 impl Counted {
     fn tell_connections(&self, sink: &mut dyn Sink) -> fmt::Result {
         let (resp, events) = (&self.resp, &self.events);
-        let protocols = |http: fn(&ConnectionStats) -> u64, resp: u64| -> [(Labels<'static>, u64); 3] {
-            [
-                (&[("protocol", "http")], http(&events.http)),
-                (&[("protocol", "admin")], http(&events.admin)),
-                (&[("protocol", "resp")], resp),
-            ]
-        };
-        let open = protocols(
-            |http| http.connections.load(Ordering::Relaxed) as u64,
-            resp.connections.load(Ordering::Relaxed) as u64,
-        );
-        sink.family("connections", "Open connections", Kind::Gauge, &open)?;
-        for (name, help, counted) in [
-            (
-                "connections_accepted",
-                "Connections accepted",
-                protocols(|http| read(&http.accepted), read(&resp.accepted)),
-            ),
-            (
-                "connections_evicted",
-                "Idle connections closed for new ones",
-                protocols(|http| read(&http.evicted), read(&resp.evicted)),
-            ),
+        let protocols = [("http", &*events.http), ("admin", &*events.admin), ("resp", &resp.connections)];
+        let families: [(_, _, _, Count); 4] = [
+            ("connections", "Open connections", Kind::Gauge, |stats| {
+                stats.open.load(Ordering::Relaxed) as u64
+            }),
+            ("connections_accepted", "Connections accepted", Kind::Counter, |stats| read(&stats.accepted)),
+            ("connections_evicted", "Idle connections closed for new ones", Kind::Counter, |stats| {
+                read(&stats.evicted)
+            }),
             (
                 "tls_handshakes_failed",
                 "Connections whose TLS handshake failed or timed out",
-                protocols(|http| read(&http.handshakes_failed), read(&resp.handshakes_failed)),
+                Kind::Counter,
+                |stats| read(&stats.handshakes_failed),
             ),
-        ] {
-            sink.family(name, help, Kind::Counter, &counted)?;
+        ];
+        for (name, help, kind, read) in families {
+            let counted = protocols.iter().map(|(protocol, stats)| ([("protocol", *protocol)], read(stats)));
+            sink.labelled(name, help, kind, counted)?;
         }
         let help = "Seconds from the arrival of RESP commands to their answers";
         sink.histogram("resp_command_seconds", help, &[(&[], resp.latency.read())])?;
@@ -365,7 +356,7 @@ impl Counted {
             (
                 "resp_connections_refused",
                 "RESP connections refused because of the bound or because the client had too many",
-                read(&resp.refused),
+                read(&resp.connections.refused),
             ),
             (
                 "resp_protocol_errors",
