@@ -62,7 +62,7 @@ impl Assigner {
                 held.get(*at).is_some_and(|held| Arc::ptr_eq(&held.bucket, bucket) && !held.part.is_lost())
             });
         }
-        let servers = u64::from((self.servers)(&self.service));
+        let servers = self.servers();
         let unmet =
             |(at, _, wants): &(usize, Arc<Bucket>, u64)| wants.saturating_sub(self.held[*at].part.share());
         let wants: Vec<Vec<u64>> = keys.iter().map(|key| key.live.iter().map(unmet).collect()).collect();
@@ -97,8 +97,6 @@ impl Assigner {
             }
         }
         self.later.keys = keys;
-        for (stream, actions) in said {
-            self.say(stream, actions);
-        }
+        self.say_all(said);
     }
 }

@@ -2,8 +2,6 @@
 
 mod later;
 mod place;
-#[cfg(test)]
-mod simulation;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -106,8 +104,6 @@ struct Assigner {
     /// The last second that was charged, and what may be charged for it later.
     second: u64,
     later: Later,
-    /// The number of servers that share the limits.
-    servers: fn(&Service) -> u32,
     full: OnceAMinute,
 }
 
@@ -146,9 +142,13 @@ impl Assigner {
         let in_force = service.in_force();
         let second = service.now().get() / SECOND;
         let (streams, held, full) = (HashMap::new(), Slab::new(), OnceAMinute::default());
-        let servers = |service: &Service| service.store().map_or(1, |shared| shared.store().nodes());
         let later = Later::default();
-        Self { service, stats, in_force, streams, held, text: 0, second, later, servers, full }
+        Self { service, stats, in_force, streams, held, text: 0, second, later, full }
+    }
+
+    /// The number of servers that share the limits.
+    fn servers(&self) -> u64 {
+        self.service.store().map_or(1, |shared| shared.store().nodes()).into()
     }
 
     /// Charges for the current second, unless that is done.
@@ -210,6 +210,12 @@ impl Assigner {
             && stream.say.try_send(Ok(RateLimitQuotaResponse { bucket_action })).is_err()
         {
             self.close(id);
+        }
+    }
+
+    fn say_all(&mut self, said: BTreeMap<u64, Vec<BucketAction>>) {
+        for (stream, actions) in said {
+            self.say(stream, actions);
         }
     }
 
@@ -360,7 +366,7 @@ impl Assigner {
             self.remove(at);
         }
         let groups = self.groups(second, now);
-        let servers = (self.servers)(&self.service).into();
+        let servers = self.servers();
         let granted = join_all(groups.iter().map(async |group| {
             let Group { charged, due, reserve, wanted, .. } = group;
             let most = charged.terms.at_a_time(servers, self.later.was_alone(charged));
@@ -402,18 +408,12 @@ impl Assigner {
                 said.entry(held.stream).or_default().push(wire::tokens(&held.bucket, share, lasting));
             }
         }
-        for (stream, actions) in said {
-            self.say(stream, actions);
-        }
+        self.say_all(said);
     }
 
     /// The tokens of an Envoy that does not need them. Servers that share a limit take none: another server may need them.
     fn floor(&self, terms: &Terms, envoys: u64) -> u64 {
-        if terms.at_a_time((self.servers)(&self.service).into(), false) < u64::MAX {
-            0
-        } else {
-            terms.floor(envoys)
-        }
+        if terms.at_a_time(self.servers(), false) < u64::MAX { 0 } else { terms.floor(envoys) }
     }
 
     fn groups(&mut self, second: u64, now: Nanos) -> Vec<Group> {
