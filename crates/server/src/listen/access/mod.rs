@@ -159,16 +159,6 @@ impl Known {
         Self { entries, by_token, by_certificate }
     }
 
-    /// The number of clients.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether the file lists no clients.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Looks the digest up. The time may reveal something about the digest of the client's own token, which it knows; it
     /// cannot choose a token by its digest.
     fn of_digest(&self, user: Option<&[u8]>, token: &Digest) -> Option<Arc<Rights>> {
@@ -188,7 +178,7 @@ impl Known {
     }
 }
 
-/// The digest of a token, as it is stored.
+/// The digest of a token, as it is stored, or of another text.
 pub(crate) fn digest_of(token: &[u8]) -> Digest {
     let mut bytes = Digest::default();
     bytes.copy_from_slice(digest::digest(&digest::SHA256, token).as_ref());
@@ -209,7 +199,8 @@ pub fn new_token() -> Result<(String, String), std::io::Error> {
     Ok((token, stored))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// The bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a `String` does not fail.
@@ -335,7 +326,7 @@ impl Access {
     pub fn reload(&self) -> Result<usize, RulesError> {
         let Some(path) = &self.path else { return Ok(0) };
         let known = load(path)?;
-        let clients = known.len();
+        let clients = known.entries.len();
         self.known.store(Arc::new(known));
         // Release: a reader that sees the new number finds the new file.
         self.generation.fetch_add(1, Ordering::Release);
