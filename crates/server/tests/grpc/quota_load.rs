@@ -15,11 +15,15 @@ use crate::{
     quota::{Envoy, assigned},
 };
 
+/// A bucket is filled in as many steps of a second.
+const STEPS: u64 = 20;
+
 /// Behaves like Envoy 1.40: the first bucket starts full, a changed one keeps its tokens, reports come every five seconds and
 /// the first one immediately, and an assignment ends after its time to live. Without an assignment it denies.
 struct Loaded {
     /// `None` once the stream is lost. The Envoy goes on.
     stream: Option<Envoy>,
+    /// In parts of a token.
     tokens: u64,
     /// The capacity and the refill per second; 0 without a bucket.
     share: u64,
@@ -43,7 +47,7 @@ impl Loaded {
                 continue;
             }
             let share = if told == "none" { 0 } else { told.parse().unwrap() };
-            self.tokens = if self.share == 0 { share } else { self.tokens.min(share) };
+            self.tokens = if self.share == 0 { STEPS * share } else { self.tokens.min(STEPS * share) };
             (self.share, self.until) = (share, now + seconds);
         }
     }
@@ -69,8 +73,10 @@ impl Loaded {
             (self.denied, self.is_known) = (self.denied + 1, true);
             self.report(now);
         }
-        let admitted = load.min(self.tokens + self.share);
-        self.tokens = (self.tokens + self.share - admitted).min(self.share);
+        // The last step comes with the next second.
+        let tokens = self.tokens + (STEPS - 1) * self.share;
+        let admitted = load.min(tokens / STEPS);
+        self.tokens = (tokens - STEPS * admitted).min(STEPS * self.share);
         self.admitted += admitted;
         self.denied += load - admitted;
         if self.is_known && now >= self.reported_at + 5 {
@@ -142,9 +148,12 @@ impl World {
     /// Lets a second pass in which each Envoy gets `load` requests. Returns how many each admitted.
     fn pass(&mut self, load: &[u64]) -> Vec<u64> {
         self.now += 1;
+        for envoy in &mut self.envoys {
+            envoy.tokens = (envoy.tokens + envoy.share).min(STEPS * envoy.share);
+        }
         if self.now.is_multiple_of(self.span) {
             self.admitted = 0;
-            self.in_hand = self.envoys.iter().map(|envoy| envoy.tokens).sum();
+            self.in_hand = self.envoys.iter().map(|envoy| envoy.tokens / STEPS).sum();
         }
         self.server.advance(Duration::from_secs(1));
         self.pulse.report("all", 1, 0);
@@ -182,9 +191,9 @@ fn envoys_share_a_limit_and_shares_follow_the_load() {
     assert!(moved[1] >= 490, "{moved:?}");
     assert_eq!(world.envoys[0].abandoned, 1, "the idle one gave its share back");
     // The load moves back. Soon the first Envoy has a share, and by its second report it has its part.
-    let back = world.run(2, &[200, 0]);
-    assert!(back[0] >= 50, "{back:?}");
-    world.run(15, &[200, 0]);
+    let back = world.run(3, &[200, 0]);
+    assert!(back[0] >= 90, "{back:?}");
+    world.run(14, &[200, 0]);
     let back = world.run(5, &[200, 0]);
     assert!(back[0] >= 490, "{back:?}");
 }
