@@ -81,7 +81,7 @@ pub(crate) async fn serve(
     let (events, reports) = mpsc::channel(rlqs::EVENTS);
     serving.spawn(rlqs::assign(service, Arc::clone(&stats), reports, stop.clone()));
     let routes =
-        Arc::new(Routes::new(shared, Quotas::new(events), health, Strangers::new(connections.name())));
+        Arc::new(Routes::new(shared, Quotas::new(events), health, Strangers::new(connections.bounds.name)));
     let http = builder();
     let serve = |Accepted { io, calls, peer, open }| {
         let (routes, http, tls) = (Arc::clone(&routes), http.clone(), security.config(Above::Grpc));

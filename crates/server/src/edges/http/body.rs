@@ -1,4 +1,4 @@
-//! Reads request bodies within bounds of size and time, and makes plain-text responses.
+//! Reads request bodies within bounds of size and time, and makes responses of one kind.
 
 use std::{pin::pin, time::Duration};
 
@@ -25,7 +25,7 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// The body of a request, as it arrives.
-pub(super) trait Arrives: HttpBody<Data = Bytes, Error: Into<BoxError>> {}
+pub(crate) trait Arrives: HttpBody<Data = Bytes, Error: Into<BoxError>> {}
 
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>>> Arrives for B {}
 
@@ -101,18 +101,14 @@ async fn whole<B: Arrives>(body: B, most: usize) -> Result<Option<Bytes>, B::Err
 
 /// Reads the rest of a request that is refused in any case, if it arrives soon. Some HTTP/2 clients drop a response that
 /// overtakes their own request.
-pub(crate) async fn drain<B>(body: B)
-where
-    B: hyper::body::Body + Unpin,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+pub(crate) async fn drain<B: Arrives + Unpin>(body: B) {
     let rest = Limited::new(body, MAX_BODY).collect();
     // It does not matter whether it arrived.
     let _ = tokio::time::timeout(DRAIN_TIME, rest).await;
 }
 
-pub(super) fn text(text: String, kind: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
+pub(super) fn text(text: impl Into<Body>, kind: &'static str) -> Response<Body> {
+    let mut response = Response::new(text.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }

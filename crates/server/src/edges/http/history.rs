@@ -15,12 +15,6 @@ use crate::{
     observe::history::{OUTCOMES, Size, Step, latency_bounds},
 };
 
-/// The requested part of the history.
-struct Asked {
-    step: Step,
-    most: usize,
-}
-
 fn memory(size: Size) -> Value {
     json!({"bytes": size.bytes, "max_bytes": size.max_bytes, "limits_left_out": size.left_out})
 }
@@ -32,21 +26,21 @@ pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
         10 => Step::TenSeconds,
         _ => return Err(Problem::at("#", "`step` must be 1 or 10 (seconds)")),
     };
-    let asked = Asked { step, most: query::number(n.as_deref(), "n", usize::MAX, 1..=usize::MAX)? };
+    let most = query::number(n.as_deref(), "n", usize::MAX, 1..=usize::MAX)?;
     match limit {
         Some(limit) => {
             caller.permit(&limit)?;
-            of_limit(caller.app, &limit, &asked)
+            of_limit(caller.app, &limit, step, most)
         }
-        None => of_answers(caller.app, &asked),
+        None => of_answers(caller.app, step, most),
     }
 }
 
-fn of_limit(app: &App, limit: &str, asked: &Asked) -> Answered {
+fn of_limit(app: &App, limit: &str, step: Step, most: usize) -> Answered {
     let limits = app.service.limits();
     let spec = resolve(&limits, limit.as_bytes(), Some(&[]))?.limit.spec();
     let history = app.service.history();
-    let told = history.of(&spec.name, asked.step, asked.most);
+    let told = history.of(&spec.name, step, most);
     let told = told.ok_or_else(|| Refusal::NoHistory { limit: spec.name.clone() })?;
     let mut body = json!({
         "limit_name": spec.name,
@@ -57,17 +51,16 @@ fn of_limit(app: &App, limit: &str, asked: &Asked) -> Answered {
     for (at, name) in OUTCOMES.iter().enumerate() {
         body[name] = told.points.iter().map(|point| point[at]).collect();
     }
-    if let Some(sample) = history.latency_of(&spec.name, asked.step, asked.most) {
+    if let Some(sample) = history.latency_of(&spec.name, step, most) {
         body["latency_seconds"] = latency_bounds().collect();
         body["latency_sample"] = sample.points.iter().map(|point| point.to_vec()).collect();
     }
     Ok(answer::json(&body))
 }
 
-fn of_answers(app: &App, asked: &Asked) -> Answered {
+fn of_answers(app: &App, step: Step, most: usize) -> Answered {
     let history = app.service.history();
-    let told =
-        history.latency(asked.step, asked.most).ok_or_else(|| Refusal::NoHistory { limit: String::new() })?;
+    let told = history.latency(step, most).ok_or_else(|| Refusal::NoHistory { limit: String::new() })?;
     Ok(answer::json(&json!({
         "step_seconds": told.step,
         "end": told.end,

@@ -9,6 +9,7 @@ use axum::{
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::body::text;
 use crate::{
     decide::{reservations::ReservationError, service::Refusal},
     listen::access::Stranger,
@@ -164,11 +165,9 @@ impl Problem {
 
     pub fn into_response(self) -> Response<Body> {
         // Texts and numbers always serialize.
-        let text = serde_json::to_vec(&self.0).unwrap_or_default();
-        let mut response = Response::new(Body::from(text));
+        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let mut response = text(body, "application/problem+json");
         *response.status_mut() = self.0.status;
-        let json = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(header::CONTENT_TYPE, json);
         if self.0.status == StatusCode::UNAUTHORIZED {
             // Browsers ask their user for a name and a password: the client's name and its token.
             let how = HeaderValue::from_static("Basic realm=\"tidegate\", charset=\"UTF-8\"");

@@ -67,7 +67,7 @@ pub(crate) async fn serve(
 ) {
     let (paths, graceful) = (Arc::new(paths), GracefulShutdown::new());
     let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
-    let strangers = Arc::new(Strangers::new(connections.name()));
+    let strangers = Arc::new(Strangers::new(connections.bounds.name));
     let mut serving = JoinSet::new();
     let serve = |Accepted { io, calls, peer, open }| {
         let (http, idle_time) = if calls.slot.is_spare {

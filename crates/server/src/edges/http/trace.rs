@@ -4,13 +4,14 @@ use std::{borrow::Cow, convert::Infallible, sync::Arc};
 
 use axum::{
     body::Body,
-    http::{HeaderValue, Response, StatusCode, Uri, header},
+    http::{StatusCode, Uri},
 };
 use futures_util::stream;
 use tidegate_core::Nanos;
 use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 
 use super::{
+    body::text,
     permit::Caller,
     problem::{Answered, Problem},
     query,
@@ -47,10 +48,7 @@ pub(super) async fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
         let _ = &permit;
         Ok::<_, Infallible>(piece)
     });
-    let mut response = Response::new(Body::from_stream(stream::iter(pieces)));
-    let kind = HeaderValue::from_static("application/x-ndjson");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    Ok(response)
+    Ok(text(Body::from_stream(stream::iter(pieces)), "application/x-ndjson"))
 }
 
 /// A copy of the trace, of the limits that concern the client (or of one of them), and the place of the only one who may have it.

@@ -4,13 +4,13 @@ use std::fmt::Write;
 
 use super::{
     handshake, heavy, introspection,
-    limiting::{self, refuse},
+    limiting::{self, decide, operate, refuse},
     reserving,
     session::{Command, Context, Needs, find},
 };
 use crate::{
     decide::{
-        service::{Refusal, refuse_unknown},
+        service::{Act, Operation, Refusal, refuse_unknown},
         throttle::THROTTLE,
     },
     listen::access::Role,
@@ -20,7 +20,7 @@ const MANY: usize = super::MAX_ARGS;
 
 /// A row of [`COMMANDS`].
 macro_rules! command {
-    ($name:literal $args:expr, $key:literal, $usage:literal, $summary:literal, $run:path) => {
+    ($name:literal $args:expr, $key:literal, $usage:literal, $summary:literal, $run:expr) => {
         Command {
             name: $name,
             args: $args,
@@ -47,7 +47,7 @@ macro_rules! command {
 
 /// All commands, the most frequent first, because a lookup searches in this order.
 pub(super) static COMMANDS: [Command; 25] = [
-    command!(decide "acquire"(1, 4), 2, "limit key [cost [REASON]]", "Take a cost (default 1) from a limit if it admits", limiting::acquire),
+    command!(decide "acquire"(1, 4), 2, "limit key [cost [REASON]]", "Take a cost (default 1) from a limit if it admits", |context, args| decide(context, "acquire", args, Act::Take)),
     Command {
         needs: Needs::OnThrottle(Role::Decide),
         ..command!(
@@ -58,9 +58,9 @@ pub(super) static COMMANDS: [Command; 25] = [
             limiting::cl_throttle
         )
     },
-    command!(decide "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", limiting::peek),
-    command!(decide "charge"(1, 4), 2, "limit key [cost [REASON]]", "Charge a cost (default 1), whether it fits or not", limiting::charge),
-    command!(decide "refund"(1, 3), 2, "limit key [cost]", "Refund up to a cost (default 1)", limiting::refund),
+    command!(decide "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
+    command!(decide "charge"(1, 4), 2, "limit key [cost [REASON]]", "Charge a cost (default 1), whether it fits or not", |context, args| decide(context, "charge", args, Act::Charge)),
+    command!(decide "refund"(1, 3), 2, "limit key [cost]", "Refund up to a cost (default 1)", |context, args| decide(context, "refund", args, Act::Refund)),
     command!(
         "reserve"(4, reserving::MOST_ARGS),
         3,
@@ -84,7 +84,7 @@ pub(super) static COMMANDS: [Command; 25] = [
     ),
     command!("cancel"(1, 1), 0, "id", "Return all that a reservation took", reserving::cancel),
     command!(operate "block"(2, 3), 2, "limit key [milliseconds]", "Deny a key for a time, or until it is unblocked", limiting::block),
-    command!(operate "unblock"(2, 2), 2, "limit key", "End the block of a key", limiting::unblock),
+    command!(operate "unblock"(2, 2), 2, "limit key", "End the block of a key", |context, args| operate(context, "unblock", args, Operation::Unblock)),
     command!(operate "override"(3, 4), 2, "limit key quota|END [milliseconds]", "Give a key its own quota, for a time or until END", limiting::override_key),
     command!(observe "top"(1, 2), 0, "limit [count]", "The keys with the most requests and the most denials", heavy::top),
     command!("ping"(0, 1), 0, "[message]", "Reply with PONG or the message", handshake::ping),

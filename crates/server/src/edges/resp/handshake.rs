@@ -49,7 +49,7 @@ pub(super) fn reset(context: &mut Context<'_>, _args: &[&[u8]]) {
 pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) {
     let (user, password) = match args {
         [password]
-            if context.shared.config.password.is_none() && context.shared.door.access().path().is_none() =>
+            if context.shared.config.password.is_none() && context.shared.door.access.path().is_none() =>
         {
             let _ = password;
             return context.error(

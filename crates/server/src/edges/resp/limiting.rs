@@ -17,27 +17,10 @@ use crate::{
     listen::access::Role,
 };
 
-#[inline]
-pub(super) fn acquire(context: &mut Context<'_>, args: &[&[u8]]) {
-    decide(context, "acquire", args, Act::Take);
-}
-
-pub(super) fn peek(context: &mut Context<'_>, args: &[&[u8]]) {
-    decide(context, "peek", args, Act::Peek);
-}
-
-pub(super) fn charge(context: &mut Context<'_>, args: &[&[u8]]) {
-    decide(context, "charge", args, Act::Charge);
-}
-
-pub(super) fn refund(context: &mut Context<'_>, args: &[&[u8]]) {
-    decide(context, "refund", args, Act::Refund);
-}
-
 /// `limit key [cost]` → five integers, with `REASON` after the cost also the reason of a denial. The key of a global limit can be omitted
 /// and is ignored.
 #[inline]
-fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) {
+pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) {
     let with_reason = match args.get(3) {
         None => false,
         Some(word) if word.eq_ignore_ascii_case(b"reason") => true,
@@ -169,10 +152,6 @@ pub(super) fn block(context: &mut Context<'_>, args: &[&[u8]]) {
     operate(context, "block", args, Operation::Block(span));
 }
 
-pub(super) fn unblock(context: &mut Context<'_>, args: &[&[u8]]) {
-    operate(context, "unblock", args, Operation::Unblock);
-}
-
 pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) {
     let quota = String::from_utf8_lossy(args[2]);
     if quota.eq_ignore_ascii_case("end") && args.len() == 3 {
@@ -183,7 +162,7 @@ pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) {
 }
 
 /// Makes an operator's change about the key in the second argument.
-fn operate(context: &mut Context<'_>, name: &str, args: &[&[u8]], operation: Operation) {
+pub(super) fn operate(context: &mut Context<'_>, name: &str, args: &[&[u8]], operation: Operation) {
     let by: Box<str> = context.session.rights().map_or_else(Box::default, |rights| rights.name.clone());
     let operator = Operator { client: &by, note: None };
     match context.shared.service.operate_in_memory(args[0], Some(args[1]), &operation, &operator) {

@@ -355,11 +355,12 @@ impl Reactor {
     /// Sends replies whose hold is over.
     fn release(&mut self, now: Nanos) {
         for (_, at, id) in self.held.extract_if(.., |(until, ..)| *until <= now).collect::<Vec<_>>() {
-            let Some(connection) = self.connections.get_mut(at).filter(|connection| connection.id() == id)
+            let Some(connection) =
+                self.connections.get_mut(at).filter(|connection| connection.session.id == id)
             else {
                 continue;
             };
-            connection.release();
+            connection.session.held_until = None;
             connection.listed = false;
             self.list(at);
             // Input that has arrived since, or waits in memory, may cause no further event.
@@ -439,9 +440,9 @@ impl Reactor {
 
     fn flush(&mut self, at: usize) {
         let Some(connection) = self.connections.get_mut(at) else { return };
-        if let Some(until) = connection.held_until() {
+        if let Some(until) = connection.session.held_until {
             // It stays listed until then, so that nothing else sends its output.
-            let held = (until, at, connection.id());
+            let held = (until, at, connection.session.id);
             if !self.held.contains(&held) {
                 self.held.push(held);
             }
@@ -598,9 +599,9 @@ impl Reactor {
             self.read(at, true);
         }
         if let Some(connection) = self.connections.get_mut(at)
-            && !connection.is_asking()
+            && !connection.asking
         {
-            connection.close_when_sent();
+            connection.closing = true;
             self.list(at);
         }
     }

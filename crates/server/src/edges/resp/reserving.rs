@@ -45,7 +45,7 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
         let owned = |ask: &Ask<'_>| (ask.limit.into(), ask.key.unwrap_or_default().into(), ask.cost);
         return carry_out(context, ReservationAct::Reserve(ttl, asks.iter().map(owned).collect()));
     }
-    let rights = context.session.shared_rights();
+    let rights = context.session.rights.clone();
     let done = question::reserve(service, rights.as_deref(), &asks, ttl, context.now).now_or_never();
     write_at_once(context, rights.as_deref(), done);
 }
@@ -69,7 +69,7 @@ pub(super) fn cancel(context: &mut Context<'_>, args: &[&[u8]]) {
 }
 
 fn carry_out(context: &mut Context<'_>, act: ReservationAct) {
-    let rights = context.session.shared_rights();
+    let rights = context.session.rights.clone();
     let reserving = Reserving { act, rights, protocol: context.session.protocol };
     let service = &context.shared.service;
     if service.store().is_some() {

@@ -25,7 +25,7 @@ pub(super) struct Session {
     _of_peer: Option<Peer>,
     pub protocol: Protocol,
     /// Its rights; `None` before it has authenticated.
-    rights: Option<Arc<Rights>>,
+    pub rights: Option<Arc<Rights>>,
     shown: Credential,
     /// The names in its certificate.
     certificate: Option<Arc<[String]>>,
@@ -145,7 +145,7 @@ impl Session {
             rights: None,
             shown: Credential::Nothing,
             certificate: None,
-            generation: shared.door.access().generation(),
+            generation: shared.door.access.generation(),
             name: Vec::new(),
             auth_failures: 0,
             held_until: None,
@@ -173,7 +173,7 @@ impl Session {
     /// Applies a change of the access file: a client that was removed loses its rights.
     #[inline]
     pub fn refresh(&mut self, shared: &Shared) {
-        let generation = shared.door.access().generation();
+        let generation = shared.door.access.generation();
         if generation != self.generation {
             self.generation = generation;
             self.look_up(shared);
@@ -209,11 +209,11 @@ impl Session {
                 return true;
             }
             // As for Redis's default user without a password.
-            None if is_default && !shared.door.access().asks_for_something() => return true,
+            None if is_default && !shared.door.access.asks_for_something() => return true,
             _ => {}
         }
         let user = (!is_default).then_some(user);
-        if shared.door.access().path().is_none() || shared.door.rights(Shown::Token(user, &given)).is_err() {
+        if shared.door.access.path().is_none() || shared.door.rights(Shown::Token(user, &given)).is_err() {
             return false;
         }
         self.shown = Credential::Token(user.map(Into::into), given);
@@ -225,10 +225,5 @@ impl Session {
     #[inline]
     pub fn rights(&self) -> Option<&Rights> {
         self.rights.as_deref()
-    }
-
-    /// The same for a question that outlives the command.
-    pub fn shared_rights(&self) -> Option<Arc<Rights>> {
-        self.rights.clone()
     }
 }

@@ -370,7 +370,7 @@ pub fn others_may_write(path: &std::path::Path) -> bool {
 /// How a listener determines its clients' rights.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
-    access: Arc<Access>,
+    pub access: Arc<Access>,
     /// The rights of clients without credentials, if none are required.
     open: Arc<Rights>,
 }
@@ -411,10 +411,6 @@ impl Door {
                 Ok(Arc::clone(&self.open))
             }
         }
-    }
-
-    pub fn access(&self) -> &Access {
-        &self.access
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Bounds {
 /// A listener's connections.
 pub(crate) struct Acceptor {
     listener: Listener,
-    bounds: Bounds,
+    pub bounds: Bounds,
     slots: Arc<Slots>,
     peers: Arc<Peers>,
     full: OnceAMinute,
@@ -90,11 +90,6 @@ impl Acceptor {
         bounds.descriptors.add(&slots);
         let peers = Peers::new(bounds.max_per_peer, bounds.max_connections);
         Self { listener, bounds, slots, peers, full: OnceAMinute::default(), service, stats, stop }
-    }
-
-    /// The listener's name in the log.
-    pub const fn name(&self) -> &'static str {
-        self.bounds.name
     }
 
     /// Serves each connection in a task, until the server stops. Then `serving` has the tasks that have not ended.
