@@ -184,7 +184,7 @@ impl Assigner {
         let now = self.service.now();
         for at in stream.buckets.into_values() {
             let held = &mut self.held[at];
-            held.part.lose();
+            held.part.is_lost = true;
             if held.part.is_over(now) || matches!(held.place, Place::Free { .. }) {
                 self.remove(at);
             }
@@ -336,9 +336,9 @@ impl Assigner {
         let same = |held: &&Held| matches!(&held.place, Place::Limited(other) if other.is_same(charged));
         let (mut open, mut reserve) = (0, 0_u64);
         for held in self.held.iter().map(|(_, held)| held).filter(same) {
-            open += u64::from(!held.part.is_lost());
+            open += u64::from(!held.part.is_lost);
             // An assignment that began within a second also ends within one.
-            reserve = reserve.saturating_add(held.part.later(now)).saturating_add(held.part.share());
+            reserve = reserve.saturating_add(held.part.later(now)).saturating_add(held.part.share);
         }
         (open, reserve)
     }
@@ -380,7 +380,7 @@ impl Assigner {
             let (window, envoys) = (terms.window_of(second), group.live.len() as u64);
             for at in &group.lost {
                 let part = &mut self.held[*at].part;
-                part.pay(part.share(), window);
+                part.pay(part.share, window);
             }
             let floor = self.floor(terms, envoys);
             let wants: Vec<_> =
@@ -428,16 +428,16 @@ impl Assigner {
                 reserve: 0,
                 wanted: 0,
             });
-            let side = if held.part.is_lost() { &mut group.lost } else { &mut group.live };
+            let side = if held.part.is_lost { &mut group.lost } else { &mut group.live };
             side.push(at);
         }
         let mut groups: Vec<Group> = groups.into_values().collect();
         for group in &mut groups {
             let Group { charged, live, lost, due, reserve, wanted } = group;
             for at in live.iter().chain(&*lost) {
-                self.held[*at].part.enter(charged.terms.window_of(second));
+                self.held[*at].part.pay(0, charged.terms.window_of(second));
             }
-            *due = lost.iter().map(|at| self.held[*at].part.share()).fold(0, u64::saturating_add);
+            *due = lost.iter().map(|at| self.held[*at].part.share).fold(0, u64::saturating_add);
             *reserve = lost.iter().map(|at| self.held[*at].part.later(now)).fold(0, u64::saturating_add);
             let envoys = live.len() as u64;
             let floor = self.floor(&charged.terms, envoys);
