@@ -2,7 +2,10 @@
 
 mod harness;
 
-use std::{io::Write, time::Duration};
+use std::{
+    io::{Read, Write},
+    time::Duration,
+};
 
 use harness::{PATIENCE, Resp, Running, frame};
 
@@ -374,6 +377,36 @@ fn the_server_stops_reading_from_a_client_that_does_not_read_and_serves_others()
     let taken = (0..10_000).take_while(|_| stream.write_all(&asking).is_ok()).count();
     assert!(taken < 10_000, "the server took everything");
     assert_eq!(server.resp("PING"), "PONG");
+}
+
+#[test]
+fn an_unread_reply_is_overdue_and_a_client_that_reads_a_little_is_not() {
+    let server = Running::with_rules_and("resp-unread", RULES, |options| options.resp_threads = 1);
+    let asking = frame("COMMAND DOCS").repeat(1_000);
+    let [slow, _silent] = [(); 2].map(|()| {
+        let client = Resp::connect(server.resp);
+        client.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        let mut stream = client.stream().try_clone().unwrap();
+        // Until the server reads no more, because the client does not either.
+        assert!((0..10_000).any(|_| stream.write_all(&asking).is_err()));
+        client
+    });
+    let mut other = Resp::connect(server.resp);
+    // The listener looks for overdue connections after the turn of the first of these.
+    let mut pass = |seconds| {
+        server.advance(Duration::from_secs(seconds));
+        assert_eq!([other.ask("PING"), other.ask("PING")], ["PONG", "PONG"]);
+    };
+    pass(1);
+    // More than is on its way from the server to the client.
+    let mut some = vec![0; 16 << 20];
+    for second in [15, 30, 45] {
+        pass(14);
+        let timeouts = server.metric("tidegate_resp_timeouts_total");
+        assert_eq!(timeouts, u64::from(second == 45), "the other one has read nothing for 30 seconds");
+        slow.stream().read_exact(&mut some).unwrap();
+        pass(1);
+    }
 }
 
 #[test]

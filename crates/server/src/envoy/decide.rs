@@ -6,7 +6,6 @@ mod reserve;
 
 use std::{
     borrow::Cow,
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -110,12 +109,6 @@ pub struct DescriptorService {
     shadowed: AtomicU64,
 }
 
-impl fmt::Debug for DescriptorService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DescriptorService").field("consume", &self.consume).finish_non_exhaustive()
-    }
-}
-
 /// The limit for a descriptor.
 struct Found {
     /// The rule's number; `None` for an override in the request.
@@ -143,6 +136,32 @@ enum Place {
     Limited(Found),
     /// It cannot be decided. The other descriptors are decided all the same.
     Undecided(Unanswered),
+}
+
+impl Place {
+    /// The number of the rule that a descriptor matches.
+    fn rule(&self) -> Option<usize> {
+        match self {
+            Self::Nowhere | Self::Undecided(_) => None,
+            Self::Unlimited(rule) => Some(*rule),
+            Self::Limited(found) => found.rule,
+        }
+    }
+}
+
+/// The limits of a request's descriptors.
+fn limited(places: &[Place]) -> impl Iterator<Item = &Found> {
+    places.iter().filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
+}
+
+/// The same, to be decided.
+fn limited_mut(places: &mut [Place]) -> impl Iterator<Item = &mut Found> {
+    places.iter_mut().filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
+}
+
+/// Why one of the descriptors cannot be decided.
+fn undecided(places: &[Place]) -> Option<&Unanswered> {
+    places.iter().find_map(|place| if let Place::Undecided(why) = place { Some(why) } else { None })
 }
 
 impl DescriptorService {
@@ -189,22 +208,14 @@ impl DescriptorService {
     /// When the request is invalid, or one of its descriptors cannot be decided and no other denies: see [`Unanswered`]. The
     /// caller must not take that for an admission.
     pub async fn decide(&self, question: &Question<'_>, now: Nanos) -> Result<Answer, Unanswered> {
-        if question.domain.is_empty() {
-            return Err(Unanswered::NoDomain);
-        }
-        if question.descriptors.is_empty() {
-            return Err(Unanswered::NoDescriptors);
-        }
+        question.check()?;
         let in_force = self.service.in_force();
         let mut places = self.places(&in_force, question, now);
         let descriptors = in_force.descriptors();
         drop_replaced(descriptors, &mut places);
         self.refund(&mut places, now).await;
-        let mut takes: Vec<&mut Found> = places
-            .iter_mut()
-            .filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
-            .filter(|found| found.act == Act::Take)
-            .collect();
+        let mut takes: Vec<&mut Found> =
+            limited_mut(&mut places).filter(|found| found.act == Act::Take).collect();
         let together = match self.consume {
             Consume::AllOrNone => self.take_together(&mut takes, now).await,
             Consume::Each => None,
@@ -219,77 +230,66 @@ impl DescriptorService {
                 found.take(now).await?;
             }
         }
-        let undecided = places.iter().find_map(|place| match place {
-            Place::Undecided(error) => Some(error.clone()),
-            _ => None,
-        });
-        match undecided {
-            Some(error) if !is_over => Err(error),
+        match undecided(&places) {
+            Some(error) if !is_over => Err(error.clone()),
             _ => Ok(self.answer(descriptors, question, &places, is_over, is_uncharged, now)),
         }
     }
 
     /// Finds what each descriptor matches.
     fn places(&self, in_force: &InForce, question: &Question<'_>, now: Nanos) -> Vec<Place> {
+        let place = |descriptor| self.place(in_force, question, descriptor, now);
+        question.descriptors.iter().map(|one| place(one).unwrap_or_else(Place::Undecided)).collect()
+    }
+
+    fn place(
+        &self,
+        in_force: &InForce,
+        question: &Question<'_>,
+        descriptor: &Descriptor<'_>,
+        now: Nanos,
+    ) -> Result<Place, Unanswered> {
         let descriptors = in_force.descriptors();
         // As in envoyproxy/ratelimit: an unconfigured domain has no limits, and even overrides are ignored.
-        let is_known = descriptors.domains.domain(question.domain).is_some();
-        question
-            .descriptors
-            .iter()
-            .map(|descriptor| {
-                if !is_known {
-                    return Place::Nowhere;
-                }
-                let cost = cost(question, descriptor);
-                let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
-                if let Some(wanted) = descriptor.limit.clone() {
-                    let limit = wanted.and_then(|wanted| {
-                        let limit = self.overrides.limit(in_force.limits(), question.domain, wanted, now)?;
-                        Ok((wanted, limit))
-                    });
-                    let (wanted, limit) = match limit {
-                        Ok(limit) => limit,
-                        Err(error) => return Place::Undecided(error),
-                    };
-                    return Place::Limited(Found {
-                        rule: None,
-                        limit,
-                        key: overrides::key(&descriptor.entries),
-                        cost,
-                        act,
-                        charge: self.charge(None),
-                        quota: self.modes.quota,
-                        requests_per_unit: wanted.requests_per_unit.into(),
-                        unit: wanted.unit,
-                        decision: None,
-                    });
-                }
-                let mut key = Vec::new();
-                let entries = descriptor.entries.iter().copied();
-                let Some(found) = descriptors.domains.find(question.domain, entries, &mut key) else {
-                    return Place::Nowhere;
-                };
-                let (Some(limit), Some(unit)) = (descriptors.limit(found.index), found.rule.unit) else {
-                    return Place::Unlimited(found.index);
-                };
-                Place::Limited(Found {
-                    rule: Some(found.index),
-                    limit: Arc::clone(limit),
-                    key,
-                    cost,
-                    act,
-                    charge: match found.rule.charge {
-                        None => self.charge(Some(limit)),
-                        Some(charge) => charge,
-                    },
-                    quota: self.modes.quota || found.rule.quota,
-                    requests_per_unit: found.rule.requests_per_unit,
-                    unit,
-                    decision: None,
-                })
-            })
-            .collect()
+        if descriptors.domains.domain(question.domain).is_none() {
+            return Ok(Place::Nowhere);
+        }
+        let cost = descriptor.hits.unwrap_or_else(|| question.hits.max(1));
+        let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
+        if let Some(wanted) = descriptor.limit.clone().transpose()? {
+            return Ok(Place::Limited(Found {
+                rule: None,
+                limit: self.overrides.limit(in_force.limits(), question.domain, wanted, now)?,
+                key: overrides::key(&descriptor.entries),
+                cost,
+                act,
+                charge: self.charge(None),
+                quota: self.modes.quota,
+                requests_per_unit: wanted.requests_per_unit.into(),
+                unit: wanted.unit,
+                decision: None,
+            }));
+        }
+        let mut key = Vec::new();
+        let entries = descriptor.entries.iter().copied();
+        let Some(found) = descriptors.domains.find(question.domain, entries, &mut key) else {
+            return Ok(Place::Nowhere);
+        };
+        let (Some(limit), Some(unit)) = (descriptors.limit(found.index), found.rule.unit) else {
+            return Ok(Place::Unlimited(found.index));
+        };
+        Ok(Place::Limited(Found {
+            rule: Some(found.index),
+            limit: Arc::clone(limit),
+            key,
+            cost,
+            act,
+            charge: found.rule.charge.unwrap_or_else(|| self.charge(Some(limit))),
+            quota: self.modes.quota || found.rule.quota,
+            requests_per_unit: found.rule.requests_per_unit,
+            unit,
+            decision: None,
+        }))
     }
 
     /// Which requests a limit counts whose rule does not say it. Overrides are fixed windows.
@@ -357,12 +357,7 @@ impl DescriptorService {
         let mut metadata: Map<String, Value> = Map::new();
         let (mut policies, mut states) = (String::new(), String::new());
         for (place, descriptor) in places.iter().zip(&question.descriptors) {
-            let rule = match place {
-                Place::Nowhere | Place::Undecided(_) => None,
-                Place::Unlimited(rule) => Some(*rule),
-                Place::Limited(found) => found.rule,
-            };
-            if let Some(rule) = rule {
+            if let Some(rule) = place.rule() {
                 for (name, text) in metadata::texts(&rules[rule].metadata) {
                     metadata.entry(name.as_str()).or_insert(text);
                 }
@@ -401,33 +396,25 @@ impl DescriptorService {
             self.shadowed.fetch_add(1, Ordering::Relaxed);
         }
         let is_over = is_over && !self.modes.shadow;
-        let denied = places.iter().filter_map(|place| match place {
-            Place::Limited(found) if is_over && found.denies() && !self.modes.without_reasons => {
-                Some((found, found.decision?.reason()?))
-            }
-            _ => None,
-        });
+        let denied = limited(places)
+            .filter(|found| is_over && found.denies() && !self.modes.without_reasons)
+            .filter_map(|found| Some((found, found.decision?.reason()?)));
         // A quota that is used up denies only if no other limit does and all quotas are.
         if let Some((found, reason)) = denied.min_by_key(|(found, _)| found.is_quota()) {
             metadata.insert("denied_by".to_owned(), found.limit.spec().name.as_str().into());
             metadata.insert("denied_reason".to_owned(), reason.name().into());
         }
-        let exceeded = places.iter().filter_map(|place| match place {
-            Place::Limited(found) if found.limit.spec().soft && found.decision?.is_denied() => {
-                Some(found.limit.spec().name.as_str())
-            }
-            _ => None,
-        });
+        let exceeded = limited(places)
+            .filter(|found| found.limit.spec().soft && found.is_denied())
+            .map(|found| found.limit.spec().name.as_str());
         let exceeded = exceeded.collect::<Vec<_>>().join(", ");
         if !exceeded.is_empty() {
             metadata.insert("soft_exceeded".to_owned(), exceeded.as_str().into());
             headers.push((SOFT_EXCEEDED.into(), exceeded));
         }
         if let Some(vendor) = self.vendor {
-            let told = places.iter().filter_map(|place| match place {
-                Place::Limited(found) => Some((found.limit.spec().name.as_str(), found.decision.as_ref()?)),
-                _ => None,
-            });
+            let told = limited(places)
+                .filter_map(|found| Some((found.limit.spec().name.as_str(), found.decision.as_ref()?)));
             let text = |value: HeaderValue| value.to_str().unwrap_or_default().to_owned();
             let fields = vendor.fields(told, now).into_iter();
             headers.extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
@@ -453,9 +440,11 @@ impl Found {
 
     /// Whether this limit denied and its rule may deny.
     fn denies(&self) -> bool {
-        matches!(self.act, Act::Take | Act::Peek)
-            && !self.limit.spec().shadow
-            && self.decision.is_some_and(|decision| decision.is_denied())
+        matches!(self.act, Act::Take | Act::Peek) && !self.limit.spec().shadow && self.is_denied()
+    }
+
+    fn is_denied(&self) -> bool {
+        self.decision.is_some_and(|decision| decision.is_denied())
     }
 
     /// Whether it is in quota mode.
@@ -548,11 +537,6 @@ fn part(limit: u64, part: f32) -> u64 {
     (limit as f32 * part).floor() as u64
 }
 
-/// The hits of a descriptor.
-fn cost(question: &Question<'_>, descriptor: &Descriptor<'_>) -> u64 {
-    descriptor.hits.unwrap_or_else(|| question.hits.max(1))
-}
-
 /// The descriptor that tells a client most: the last one that denies, or else the first of those with the least remaining.
 fn strictest(statuses: &[Status]) -> Option<(&Current, &Status)> {
     let limited = || statuses.iter().filter_map(|status| Some((status.limit.as_ref()?, status)));
@@ -565,13 +549,8 @@ fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
     let rules = descriptors.domains.rules();
     let replaced: Vec<&str> = places
         .iter()
-        .filter_map(|place| match place {
-            Place::Unlimited(rule) | Place::Limited(Found { rule: Some(rule), .. }) => {
-                Some(&rules[*rule].replaces)
-            }
-            _ => None,
-        })
-        .flatten()
+        .filter_map(Place::rule)
+        .flat_map(|rule| &rules[rule].replaces)
         .map(String::as_str)
         .collect();
     if replaced.is_empty() {

@@ -2,9 +2,10 @@
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
+use crate::listen::access::{digest_of, hex};
+
 /// The maximum length of a limit's name.
 const MAX_NAME: usize = 64;
-const HEX: &[u8; 16] = b"0123456789abcdef";
 /// Fixed, so that a rule has the same name on every server and after every restart.
 const SEED: u64 = 0x7469_6465_6761_7465;
 
@@ -61,10 +62,7 @@ pub(super) fn push_value(key: &mut Vec<u8>, value: &str, last: bool) {
         let mut digits = itoa::Buffer::new();
         key.extend_from_slice(digits.format(value.len()).as_bytes());
         key.push(b'#');
-        let digest = ring::digest::digest(&ring::digest::SHA256, value.as_bytes());
-        for byte in digest.as_ref() {
-            key.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-        }
+        key.extend_from_slice(hex(&digest_of(value.as_bytes())).as_bytes());
         return;
     }
     if !last {

@@ -18,6 +18,17 @@ pub struct Question<'a> {
     pub descriptors: Vec<Descriptor<'a>>,
 }
 
+impl Question<'_> {
+    /// Refuses a request without a domain or descriptors.
+    pub(super) fn check(&self) -> Result<(), Unanswered> {
+        match (self.domain, &*self.descriptors) {
+            ("", _) => Err(Unanswered::NoDomain),
+            (_, []) => Err(Unanswered::NoDescriptors),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// One descriptor of a request.
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {

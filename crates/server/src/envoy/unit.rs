@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The unit of a rate limit. Windows are aligned to multiples of the unit since 1970, so weeks begin on Thursday.
+/// The unit of a rate limit, shortest first. Windows are aligned to multiples of the unit since 1970, so weeks begin on Thursday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// 1 second.
@@ -28,15 +28,7 @@ impl Unit {
 
     /// The name in a configuration file.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
+        ["second", "minute", "hour", "day", "week", "month", "year"][self as usize]
     }
 
     /// Finds a unit by name, ignoring case.
@@ -47,14 +39,6 @@ impl Unit {
     /// The length of the unit.
     pub fn span(self) -> Duration {
         const DAY: u64 = 24 * 60 * 60;
-        Duration::from_secs(match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 60 * 60,
-            Self::Day => DAY,
-            Self::Week => 7 * DAY,
-            Self::Month => 30 * DAY,
-            Self::Year => 365 * DAY,
-        })
+        Duration::from_secs([1, 60, 60 * 60, DAY, 7 * DAY, 30 * DAY, 365 * DAY][self as usize])
     }
 }

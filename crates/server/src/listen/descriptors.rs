@@ -15,7 +15,7 @@ const AT_ONCE: usize = 8;
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
 /// A listener's connections.
-pub(crate) trait Connections: Send + Sync {
+pub(crate) trait Connections: fmt::Debug + Send + Sync {
     /// How many are open.
     fn open(&self) -> usize;
 
@@ -24,10 +24,10 @@ pub(crate) trait Connections: Send + Sync {
 }
 
 /// The connections of all listeners of a server.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Descriptors(Mutex<Listeners>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Listeners {
     all: Vec<Weak<dyn Connections>>,
     closed_at: Option<Instant>,
@@ -59,18 +59,13 @@ impl Descriptors {
     }
 }
 
-impl fmt::Debug for Descriptors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Descriptors").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
+    #[derive(Debug)]
     struct Idle(AtomicUsize);
 
     impl Connections for Idle {

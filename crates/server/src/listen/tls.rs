@@ -5,12 +5,10 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -21,8 +19,9 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::{VerifierBuilderError, WebPkiClientVerifier},
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::either::Either;
 
 /// How long a client may take for its handshake.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -84,14 +83,27 @@ pub enum TlsError {
     },
 }
 
-/// The protocol above TLS, by listener. RESP has none for ALPN.
+/// The protocol above TLS, by listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Above {
     Http,
-    #[cfg(feature = "grpc")]
     Grpc,
     /// RESP and SPOP, which have no name in ALPN.
     Resp,
+}
+
+impl Above {
+    /// In the order of their numbers.
+    const ALL: [Self; 3] = [Self::Http, Self::Grpc, Self::Resp];
+
+    /// Its names in ALPN.
+    const fn names(self) -> &'static [&'static [u8]] {
+        match self {
+            Self::Http => &[b"h2", b"http/1.1"],
+            Self::Grpc => &[b"h2"],
+            Self::Resp => &[],
+        }
+    }
 }
 
 /// TLS with the current contents of the files.
@@ -100,34 +112,24 @@ pub(crate) struct Tls {
     files: TlsFiles,
     /// When the first certificate of the chain expires, in seconds since 1970; 0 if it does not say.
     expires: AtomicU64,
-    http: ArcSwap<ServerConfig>,
-    #[cfg(feature = "grpc")]
-    grpc: ArcSwap<ServerConfig>,
-    resp: ArcSwap<ServerConfig>,
+    /// By the number of [`Above`].
+    configs: [ArcSwap<ServerConfig>; Above::ALL.len()],
 }
 
 impl Tls {
     pub fn open(files: TlsFiles) -> Result<Self, TlsError> {
         let (plain, expires) = load(&files)?;
-        let with = |above| ArcSwap::from(for_protocol(&plain, above));
-        Ok(Self {
-            expires: expires.into(),
-            http: with(Above::Http),
-            #[cfg(feature = "grpc")]
-            grpc: with(Above::Grpc),
-            resp: with(Above::Resp),
-            files,
-        })
+        let configs = Above::ALL.map(|above| ArcSwap::from_pointee(for_protocol(&plain, above)));
+        Ok(Self { files, expires: expires.into(), configs })
     }
 
     /// Reads the files again. If that fails, the previous ones stay in force.
     pub fn reload(&self) -> Result<(), TlsError> {
         let (plain, expires) = load(&self.files)?;
         self.expires.store(expires, Ordering::Relaxed);
-        self.http.store(for_protocol(&plain, Above::Http));
-        #[cfg(feature = "grpc")]
-        self.grpc.store(for_protocol(&plain, Above::Grpc));
-        self.resp.store(for_protocol(&plain, Above::Resp));
+        for above in Above::ALL {
+            self.configs[above as usize].store(Arc::new(for_protocol(&plain, above)));
+        }
         Ok(())
     }
 
@@ -142,25 +144,14 @@ impl Tls {
 
     /// The configuration for a new connection.
     pub fn config(&self, above: Above) -> Arc<ServerConfig> {
-        match above {
-            Above::Http => self.http.load_full(),
-            #[cfg(feature = "grpc")]
-            Above::Grpc => self.grpc.load_full(),
-            Above::Resp => self.resp.load_full(),
-        }
+        self.configs[above as usize].load_full()
     }
 }
 
-fn for_protocol(plain: &ServerConfig, above: Above) -> Arc<ServerConfig> {
+fn for_protocol(plain: &ServerConfig, above: Above) -> ServerConfig {
     let mut config = plain.clone();
-    let names: &[&[u8]] = match above {
-        Above::Http => &[b"h2", b"http/1.1"],
-        #[cfg(feature = "grpc")]
-        Above::Grpc => &[b"h2"],
-        Above::Resp => &[],
-    };
-    config.alpn_protocols = names.iter().map(|name| name.to_vec()).collect();
-    Arc::new(config)
+    config.alpn_protocols = above.names().iter().map(|name| name.to_vec()).collect();
+    config
 }
 
 fn load(files: &TlsFiles) -> Result<(ServerConfig, u64), TlsError> {
@@ -224,84 +215,25 @@ pub(crate) fn names_of(connection: &ServerConnection) -> Option<Arc<[String]>> {
 }
 
 /// A connection with or without TLS.
-#[derive(Debug)]
-pub(crate) enum Stream<S> {
-    Plain(S),
-    Tls(Box<TlsStream<S>>),
+pub(crate) type Stream<S> = Either<S, Box<TlsStream<S>>>;
+
+/// Starts a connection, with a handshake if TLS is enabled.
+pub(crate) async fn begin<S>(stream: S, config: Option<Arc<ServerConfig>>) -> io::Result<Stream<S>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let Some(config) = config else { return Ok(Either::Left(stream)) };
+    let handshake = TlsAcceptor::from(config).accept(stream);
+    let done = tokio::time::timeout(HANDSHAKE_TIME, handshake).await.map_err(|_| {
+        io::Error::new(io::ErrorKind::TimedOut, "the client did not complete its TLS handshake")
+    })?;
+    done.map(|stream| Either::Right(Box::new(stream)))
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Stream<S> {
-    /// Starts a connection, with a handshake if TLS is enabled.
-    pub async fn begin(stream: S, config: Option<Arc<ServerConfig>>) -> io::Result<Self> {
-        let Some(config) = config else { return Ok(Self::Plain(stream)) };
-        let handshake = TlsAcceptor::from(config).accept(stream);
-        match tokio::time::timeout(HANDSHAKE_TIME, handshake).await {
-            Ok(done) => done.map(|stream| Self::Tls(Box::new(stream))),
-            Err(_) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not complete its TLS handshake"))
-            }
-        }
-    }
-
-    /// The names in the client's certificate; `None` without one.
-    pub fn names(&self) -> Option<Arc<[String]>> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Tls(stream) => names_of(stream.get_ref().1),
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
+/// The names in the certificate of a connection's client; `None` without one.
+pub(crate) fn client_names<S>(stream: &Stream<S>) -> Option<Arc<[String]>> {
+    match stream {
+        Either::Left(_) => None,
+        Either::Right(stream) => names_of(stream.get_ref().1),
     }
 }

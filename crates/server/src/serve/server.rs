@@ -294,7 +294,7 @@ impl Server {
         app.ready.store(false, Ordering::Release);
         // Without a receiver, no listener is left to stop.
         let _ = self.stop_serving.send(true);
-        let open = || app.events.http.connections.load(Ordering::Relaxed);
+        let open = || app.events.http.open.load(Ordering::Relaxed);
         let ended = stop_listeners(self.serving, self.resp, options.grace, &mut orders, open).await;
         #[cfg(feature = "grpc")]
         sending.end().await;

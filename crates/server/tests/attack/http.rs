@@ -28,10 +28,15 @@ fn health_checks_are_answered_when_all_slots_are_taken_and_operators_have_separa
     let refused = server.post("/v1/acquire", ASK);
     assert_eq!((refused.status, refused.header("connection")), (503, Some("close")));
     assert!(refused.body.contains("raise --max-connections"), "{}", refused.body);
+    // More than there are spare slots: those that ask nothing give way.
+    let _idle: Vec<_> = (0..40).map(|_| Http::connect(server.http)).collect();
+    assert_eq!(server.get("/healthz").status, 200);
+    assert!(server.metric(r#"tidegate_connections_evicted_total{protocol="http"}"#) >= 8);
     for http in &mut busy {
         http.write(ASK.as_bytes());
         assert_eq!(http.read().status, 200, "who was there first is served");
     }
+    assert_eq!(server.post("/v1/acquire", ASK).status, 200, "one of them gives way for full service");
 }
 
 #[test]

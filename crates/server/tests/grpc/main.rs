@@ -13,6 +13,7 @@ mod interop;
 mod kuadrant;
 mod largest;
 mod quota;
+mod quota_load;
 mod rights;
 mod rls;
 #[cfg(feature = "servers")]

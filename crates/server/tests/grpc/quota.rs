@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use envoy_types::pb::envoy::{
     service::rate_limit_quota::v3::{
         BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
-        rate_limit_quota_response::bucket_action::BucketAction as Action,
+        rate_limit_quota_response::{BucketAction, bucket_action::BucketAction as Action},
         rate_limit_quota_service_client::RateLimitQuotaServiceClient,
         rate_limit_quota_usage_reports::BucketQuotaUsage,
     },
@@ -64,28 +64,24 @@ impl Envoy {
     }
 
     pub fn report_as(&self, domain: &str, bucket: &[(&str, &str)], allowed: u64, denied: u64) {
-        let pairs = bucket.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        let usage = BucketQuotaUsage {
-            bucket_id: Some(BucketId { bucket: pairs.collect() }),
-            time_elapsed: None,
-            num_requests_allowed: allowed,
-            num_requests_denied: denied,
-        };
-        let report =
-            RateLimitQuotaUsageReports { domain: domain.to_owned(), bucket_quota_usages: vec![usage] };
+        self.report_all(domain, vec![usage(bucket, allowed, denied)]);
+    }
+
+    fn report_all(&self, domain: &str, bucket_quota_usages: Vec<BucketQuotaUsage>) {
+        let report = RateLimitQuotaUsageReports { domain: domain.to_owned(), bucket_quota_usages };
         self.say.as_ref().unwrap().send(report).unwrap();
     }
 
     /// Reports this many requests of buckets with these names.
     pub fn report_many(&self, domain: &str, names: impl IntoIterator<Item = String>) {
-        let usage = |name| BucketQuotaUsage {
-            bucket_id: Some(BucketId { bucket: [("plan".to_owned(), name)].into() }),
-            num_requests_allowed: 1,
-            ..BucketQuotaUsage::default()
-        };
-        let usages = names.into_iter().map(usage).collect();
-        let report = RateLimitQuotaUsageReports { domain: domain.to_owned(), bucket_quota_usages: usages };
-        self.say.as_ref().unwrap().send(report).unwrap();
+        let usages = names.into_iter().map(|name| usage(&[("plan", &name)], 1, 0));
+        self.report_all(domain, usages.collect());
+    }
+
+    /// Reports the requests of several plans at once: how many were allowed, and how many denied.
+    pub fn report_plans(&self, plans: &[(&str, u64, u64)]) {
+        let of = |(plan, allowed, denied): &(&str, u64, u64)| usage(&[("plan", plan)], *allowed, *denied);
+        self.report_all("shop", plans.iter().map(of).collect());
     }
 
     pub fn report(&self, plan: &str, allowed: u64, denied: u64) {
@@ -98,33 +94,43 @@ impl Envoy {
             .block_on(async { tokio::time::timeout(PATIENCE, said).await.expect("something is said") })
     }
 
-    /// The assignment in the next answer for its only bucket: tokens per second, `all` or `none`; or that the bucket is
-    /// abandoned.
+    /// The assignment in the next answer for its only bucket.
     pub fn told(&mut self) -> String {
         let answer = self.next().unwrap().expect("the stream goes on");
         let [action] = answer.bucket_action.as_slice() else { panic!("one action: {answer:?}") };
-        match action.bucket_action.as_ref().unwrap() {
-            Action::AbandonAction(_) => "forget".to_owned(),
-            Action::QuotaAssignmentAction(assigned) => {
-                let seconds = assigned.assignment_time_to_live.unwrap().seconds;
-                let strategy = assigned.rate_limit_strategy.as_ref().unwrap().strategy.as_ref().unwrap();
-                let is_all = matches!(strategy, Strategy::BlanketRule(rule) if *rule == i32::from(BlanketRule::AllowAll));
-                assert!(if is_all { seconds == 60 } else { (1..=5).contains(&seconds) }, "{assigned:?}");
-                match strategy {
-                    Strategy::TokenBucket(bucket) => {
-                        assert_eq!(bucket.fill_interval.unwrap().seconds, 1);
-                        assert_eq!(bucket.tokens_per_fill.unwrap().value, bucket.max_tokens);
-                        bucket.max_tokens.to_string()
-                    }
-                    Strategy::BlanketRule(rule) if *rule == i32::from(BlanketRule::AllowAll) => {
-                        "all".to_owned()
-                    }
-                    Strategy::BlanketRule(_) => "none".to_owned(),
-                    Strategy::RequestsPerTimeUnit(_) => panic!("Envoy ignores it"),
-                }
-            }
-        }
+        assigned(action).0
     }
+}
+
+fn usage(bucket: &[(&str, &str)], allowed: u64, denied: u64) -> BucketQuotaUsage {
+    let pairs = bucket.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    BucketQuotaUsage {
+        bucket_id: Some(BucketId { bucket: pairs.collect() }),
+        time_elapsed: None,
+        num_requests_allowed: allowed,
+        num_requests_denied: denied,
+    }
+}
+
+/// What a bucket is assigned: tokens per second, `all` or `none`, and for how many seconds; or that it is abandoned.
+pub fn assigned(action: &BucketAction) -> (String, u64) {
+    let assigned = match action.bucket_action.as_ref().unwrap() {
+        Action::AbandonAction(_) => return ("forget".to_owned(), 0),
+        Action::QuotaAssignmentAction(assigned) => assigned,
+    };
+    let told = match assigned.rate_limit_strategy.as_ref().unwrap().strategy.as_ref().unwrap() {
+        Strategy::TokenBucket(bucket) => {
+            assert_eq!(bucket.fill_interval.unwrap().seconds, 1);
+            assert_eq!(bucket.tokens_per_fill.unwrap().value, bucket.max_tokens);
+            bucket.max_tokens.to_string()
+        }
+        Strategy::BlanketRule(rule) if *rule == i32::from(BlanketRule::AllowAll) => "all".to_owned(),
+        Strategy::BlanketRule(_) => "none".to_owned(),
+        Strategy::RequestsPerTimeUnit(_) => panic!("Envoy ignores it"),
+    };
+    let seconds = assigned.assignment_time_to_live.unwrap().seconds;
+    assert!(if told == "all" { seconds == 60 } else { (1..=5).contains(&seconds) }, "{assigned:?}");
+    (told, seconds.cast_unsigned())
 }
 
 #[test]

@@ -153,7 +153,7 @@ descriptors:
 
 /// The servers' clocks follow the real time, as that of the store does.
 #[test]
-fn equal_envoys_at_two_servers_over_a_store_get_40_to_60_percent_of_each_second() {
+fn envoys_at_two_servers_over_a_store_share_each_second_by_what_they_need() {
     const SECONDS: usize = 8;
     let config = "
 domain: shop
@@ -180,30 +180,33 @@ descriptors:
                 thread::sleep(Duration::from_millis(5));
             }
         });
-        let shares = servers.each_ref().map(|server| {
+        let shares = [(&servers[0], 100), (&servers[1], 5)].map(|(server, later)| {
             scope.spawn(move || {
                 let mut envoy = Envoy::of(server);
                 envoy.report("second", 0, 100);
                 let (mut shares, mut last) = (Vec::new(), 0);
                 // Within a second a share only grows.
-                while shares.len() < 5 + SECONDS {
+                while shares.len() < 5 + 2 * SECONDS {
                     let share = tokens(&envoy.told());
                     if share <= last {
                         shares.push(last);
-                        envoy.report("second", last, 100);
+                        let load = if shares.len() < 5 + SECONDS { last + 100 } else { later };
+                        envoy.report("second", last.min(load), load.saturating_sub(last));
                     }
                     last = share;
                 }
                 shares
             })
         });
-        let shares = shares.map(thread::ScopedJoinHandle::join);
+        let [busy, other] = shares.map(|shares| shares.join().expect("each second has a share"));
         done.store(true, Ordering::Relaxed);
-        for shares in shares {
-            let shares = shares.expect("each second has a share");
+        for shares in [&busy, &other] {
             // Until both servers know each other, the first one may take nearly all.
-            assert!(shares[5..].iter().all(|share| (40..=60).contains(share)), "{shares:?}");
+            assert!(shares[5..5 + SECONDS].iter().all(|share| (40..=60).contains(share)), "{shares:?}");
         }
+        // The other one has little load then.
+        let all = |shares: &[u64], least| shares[5 + SECONDS + 4..].iter().all(|share| *share >= least);
+        assert!(all(&busy, 85) && all(&other, 5), "{busy:?}, {other:?}");
     });
 }
 

@@ -27,7 +27,7 @@ pub(crate) use serve::{MaxAge, serve};
 use crate::observe::metrics::GrpcStats;
 
 /// The state that the routes share.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Shared {
     pub rates: Arc<crate::envoy::decide::DescriptorService>,
     pub stats: Arc<GrpcStats>,

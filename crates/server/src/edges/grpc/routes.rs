@@ -24,13 +24,11 @@ use super::{
     rlqs::Quotas,
 };
 use crate::{
-    decide::service::Service,
     edges::http::{drain, http_rights},
     listen::{
         access::{Door, Rights, Role},
         strangers::Strangers,
     },
-    observe::{metrics::GrpcStats, telemetry::Telemetry},
 };
 
 /// The limits of a request for a decision. Envoy allows 60 KiB of header fields by default and up to 8 MiB, and a descriptor may
@@ -49,57 +47,53 @@ const FOLLOWED: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateL
 
 /// The services, ready to be called.
 pub(super) struct Routes<H> {
-    door: Door,
     /// Who gave wrong tokens.
     strangers: Strangers,
-    service: Arc<Service>,
-    telemetry: Option<Arc<Telemetry>>,
     shared: Shared,
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
     rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
     health: TowerToHyperService<HealthServer<H>>,
     reflection: Reflection,
     memory: Memory,
-    stats: Arc<GrpcStats>,
+}
+
+/// The connection of a call.
+#[derive(Clone, Copy)]
+pub(super) struct Caller<'a> {
+    /// Only health checks are served.
+    pub is_spare: bool,
+    /// Those in the client's certificate, if any.
+    pub names: Option<&'a [String]>,
+    pub client: IpAddr,
 }
 
 impl<H: Health> Routes<H> {
     pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>, strangers: Strangers) -> Self {
-        let door = shared.door.clone();
-        let (service, telemetry) = (Arc::clone(shared.rates.service()), shared.telemetry.clone());
-        let stats = Arc::clone(&shared.stats);
         let rls = RateLimitServiceServer::new(shared.clone()).max_decoding_message_size(REQUEST.size);
         let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(REPORT.size);
         Self {
-            door,
             strangers,
-            service,
-            telemetry,
             shared,
             rls: TowerToHyperService::new(rls),
             rlqs: TowerToHyperService::new(rlqs),
             health: TowerToHyperService::new(health),
             reflection: Reflection::new(),
             memory: Memory::default(),
-            stats,
         }
     }
 
-    /// Handles one call, and counts and logs its error. On a spare slot, only health checks are served. `names` are those in the
-    /// client's certificate, if any.
+    /// Handles one call, and counts and logs its error.
     pub async fn call(
         &self,
         request: Request<Incoming>,
-        is_spare: bool,
-        names: Option<&[String]>,
-        client: IpAddr,
+        caller: Caller<'_>,
     ) -> Result<Response<Body>, Infallible> {
-        let response = self.follow(request, is_spare, names, client).await?;
+        let response = self.follow(request, caller).await?;
         // The end of a stream comes later; its errors are for the client alone.
         if let Some(status) = Status::from_header_map(response.headers())
             && status.code() != Code::Ok
         {
-            self.stats.errors.add(&status, self.service.now());
+            self.shared.stats.errors.add(&status, self.shared.rates.service().now());
         }
         Ok(response)
     }
@@ -107,26 +101,22 @@ impl<H: Health> Routes<H> {
     async fn follow(
         &self,
         request: Request<Incoming>,
-        is_spare: bool,
-        names: Option<&[String]>,
-        client: IpAddr,
+        caller: Caller<'_>,
     ) -> Result<Response<Body>, Infallible> {
-        let Some(telemetry) = self.telemetry.as_deref().filter(|_| request.uri().path() == FOLLOWED) else {
-            return self.answer(request, is_spare, names, client).await;
-        };
-        let started = self.service.now();
+        let telemetry = self.shared.telemetry.as_deref().filter(|_| request.uri().path() == FOLLOWED);
+        let Some(telemetry) = telemetry else { return self.answer(request, caller).await };
+        let service = self.shared.rates.service();
+        let started = service.now();
         let traced = telemetry.call(&request);
-        let response = traced.within(self.answer(request, is_spare, names, client)).await?;
-        traced.ended(&response, self.service.now().saturating_since(started));
+        let response = traced.within(self.answer(request, caller)).await?;
+        traced.ended(&response, service.now().saturating_since(started));
         Ok(response)
     }
 
     async fn answer(
         &self,
         mut request: Request<Incoming>,
-        is_spare: bool,
-        names: Option<&[String]>,
-        client: IpAddr,
+        Caller { is_spare, names, client }: Caller<'_>,
     ) -> Result<Response<Body>, Infallible> {
         use hyper::service::Service as _;
         // `/package.Service/Method`
@@ -138,7 +128,7 @@ impl<H: Health> Routes<H> {
             let what = "all connections are in use; retry later or raise --max-connections";
             return Ok(Status::resource_exhausted(what).into_http());
         }
-        let rights = match permit(&self.door, request.headers(), names) {
+        let rights = match permit(&self.shared.door, request.headers(), names) {
             Ok(rights) => rights,
             Err(mut status) => {
                 let is_wrong = status.code() == Code::Unauthenticated

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use hyper::{body::Incoming, http::Request, rt::Executor, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -20,13 +21,13 @@ use tokio::{
 use super::{
     Shared, health,
     rlqs::{self, Quotas},
-    routes::Routes,
+    routes::{Caller, Routes},
 };
 use crate::listen::{
-    connections::{Accepted, Acceptor, ControlFrames, WhenWoken},
+    connections::{Accepted, Acceptor, ControlFrames},
     security::ListenerSecurity,
     strangers::Strangers,
-    tls::{Above, Stream},
+    tls::{self, Above},
 };
 
 /// The maximum number of concurrent calls of a connection.
@@ -80,7 +81,7 @@ pub(crate) async fn serve(
     let (events, reports) = mpsc::channel(rlqs::EVENTS);
     serving.spawn(rlqs::assign(service, Arc::clone(&stats), reports, stop.clone()));
     let routes =
-        Arc::new(Routes::new(shared, Quotas::new(events), health, Strangers::new(connections.name())));
+        Arc::new(Routes::new(shared, Quotas::new(events), health, Strangers::new(connections.bounds.name)));
     let http = builder();
     let serve = |Accepted { io, calls, peer, open }| {
         let (routes, http, tls) = (Arc::clone(&routes), http.clone(), security.config(Above::Grpc));
@@ -88,26 +89,27 @@ pub(crate) async fn serve(
         async move {
             let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
-                let stream = Stream::begin(io, tls).await?;
-                let names = stream.names();
+                let stream = tls::begin(io, tls).await?;
+                let names = tls::client_names(&stream);
                 let call = service_fn(move |request: Request<Incoming>| {
                     let (routes, calls, names) = (Arc::clone(&routes), Arc::clone(&its), names.clone());
                     async move {
                         let _under_way = calls.begin();
-                        routes.call(request, calls.slot.is_spare, names.as_deref(), peer.ip()).await
+                        let (is_spare, names) = (calls.slot.is_spare, names.as_deref());
+                        routes.call(request, Caller { is_spare, names, client: peer.ip() }).await
                     }
                 });
                 let mut connection = pin!(http.serve_connection(TokioIo::new(frames.watch(stream)), call));
-                // Not polled at each call.
-                let ends = WhenWoken::new(async move {
+                // In a list, which polls it when it was woken, and not at each call.
+                let mut ends = FuturesUnordered::from_iter([async move {
                     tokio::select! {
                         _ = stop.wait_for(|stop| *stop) => Duration::MAX,
                         grace = MaxAge::reached(max_age, peer) => grace,
                     }
-                });
+                }]);
                 let grace = tokio::select! {
                     ended = connection.as_mut() => return ended.map_err(io::Error::other),
-                    grace = ends => grace,
+                    Some(grace) = ends.next() => grace,
                 };
                 connection.as_mut().graceful_shutdown();
                 tokio::time::timeout(grace, connection).await.unwrap_or(Ok(())).map_err(io::Error::other)

@@ -96,13 +96,7 @@ fn code(is_over: bool) -> i32 {
 }
 
 fn unit(unit: Unit) -> LimitUnit {
-    match unit {
-        Unit::Second => LimitUnit::Second,
-        Unit::Minute => LimitUnit::Minute,
-        Unit::Hour => LimitUnit::Hour,
-        Unit::Day => LimitUnit::Day,
-        Unit::Week => LimitUnit::Week,
-        Unit::Month => LimitUnit::Month,
-        Unit::Year => LimitUnit::Year,
-    }
+    use LimitUnit::{Day, Hour, Minute, Month, Second, Week, Year};
+    // In the order of `Unit::ALL`.
+    [Second, Minute, Hour, Day, Week, Month, Year][unit as usize]
 }

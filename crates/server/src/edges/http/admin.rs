@@ -5,10 +5,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    body::Body,
-    http::{Request, Response, StatusCode, header::ACCEPT},
-};
+use axum::http::{Request, StatusCode, header::ACCEPT};
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 use tidegate_core::Nanos;
@@ -21,7 +18,8 @@ use super::{
     ask,
     body::{body, text},
     orders,
-    problem::{Problem, Refused},
+    permit::Caller,
+    problem::{Answered, Problem},
     table::Endpoint,
 };
 use crate::{
@@ -30,7 +28,6 @@ use crate::{
         refusal::MOST_OVERRIDES,
         service::{Operation, Operator},
     },
-    listen::access::Rights,
     observe::{audit::Action, metrics::Format},
     rules::LimitSpec,
     serve::reload::Reloaded,
@@ -39,57 +36,48 @@ use crate::{
 /// How long a request to reload the rules waits for the result, because a file system may hang.
 const RELOAD_TIME: Duration = Duration::from_secs(30);
 
-/// `permitted` says whether the client's rights cover a limit.
-pub(super) async fn run(
-    app: &App,
-    endpoint: Endpoint,
-    request: Request<Incoming>,
-    rights: Option<&Rights>,
-    permitted: &impl Fn(&str) -> Result<(), Problem>,
-) -> Result<Response<Body>, Refused> {
-    let client = rights.map_or("", |rights| &*rights.name);
-    let by = |note| Operator { client, note };
+pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, request: Request<Incoming>) -> Answered {
+    let app = caller.app;
     match endpoint {
         Endpoint::Metrics => {
-            let metrics = match rights.filter(|rights| !rights.concern_all()) {
-                Some(rights) => app.metrics.encode_covered(|limit| rights.concern(limit.as_bytes())),
-                None => app.metrics.encode(),
+            let metrics = if caller.concerns_all() {
+                app.metrics.encode()
+            } else {
+                app.metrics.encode_covered(|limit| caller.concerns(limit))
             };
             let accept = request.headers().get(ACCEPT).and_then(|types| types.to_str().ok());
             let format = Format::asked(accept);
             Ok(text(format.of(metrics), format.content_type()))
         }
         Endpoint::Block => {
-            let block = ask::read::<ask::Block>(&body(request).await?)?;
-            permitted(&block.limit)?;
-            let by = by(block.note.as_deref());
-            operate(app, &block.limit, block.key.as_deref(), &Operation::Block(block.span), &by).await?;
+            let ask::Block { limit, key, span, note } = ask::read(&body(request).await?)?;
+            caller.permit(&limit)?;
+            operate(caller, &ask::Named { limit, key, note }, &Operation::Block(span)).await?;
             Ok(answer::json(&json!({"blocked": true})))
         }
         Endpoint::Unblock => {
-            let block = ask::read::<ask::Named>(&body(request).await?)?;
-            permitted(&block.limit)?;
-            let by = by(block.note.as_deref());
-            let was_blocked =
-                operate(app, &block.limit, block.key.as_deref(), &Operation::Unblock, &by).await?;
+            let named = ask::read::<ask::Named>(&body(request).await?)?;
+            caller.permit(&named.limit)?;
+            let was_blocked = operate(caller, &named, &Operation::Unblock).await?;
             Ok(answer::json(&json!({"unblocked": was_blocked})))
         }
         Endpoint::Override => {
             let asked = ask::read::<ask::Override>(&body(request).await?)?;
-            permitted(&asked.limit)?;
-            let (key, by) = (asked.key.as_deref(), by(asked.note.as_deref()));
-            if let Some(quota) = asked.quota()? {
-                let operation = Operation::Override(quota.to_owned(), asked.span);
-                operate(app, &asked.limit, key, &operation, &by).await?;
+            caller.permit(&asked.limit)?;
+            let quota = asked.quota()?.map(str::to_owned);
+            let ask::Override { limit, key, span, note, .. } = asked;
+            let named = ask::Named { limit, key, note };
+            if let Some(quota) = quota {
+                operate(caller, &named, &Operation::Override(quota, span)).await?;
                 return Ok(answer::json(&json!({"overridden": true})));
             }
-            let ended = operate(app, &asked.limit, key, &Operation::EndOverride, &by).await?;
+            let ended = operate(caller, &named, &Operation::EndOverride).await?;
             Ok(answer::json(&json!({"ended": ended})))
         }
         Endpoint::Reset => {
             let named = ask::read::<ask::Named>(&body(request).await?)?;
-            permitted(&named.limit)?;
-            let (its, asked, who) = (Arc::clone(&app.service), named.clone(), client.to_owned());
+            caller.permit(&named.limit)?;
+            let (its, asked, who) = (Arc::clone(&app.service), named.clone(), caller.name().to_owned());
             // A limit may hold many keys, so the reset must not block a serving thread.
             let done = tokio::task::spawn_blocking(move || {
                 let key = asked.key.as_deref().map(str::as_bytes);
@@ -100,50 +88,40 @@ pub(super) async fn run(
             if let Some(done) = done.await.unwrap_or(Some(Ok(true))) {
                 done?;
             } else {
-                let by = by(named.note.as_deref());
-                operate(app, &named.limit, named.key.as_deref(), &Operation::Reset, &by).await?;
+                operate(caller, &named, &Operation::Reset).await?;
             }
             Ok(answer::json(&json!({"reset": true})))
         }
-        Endpoint::Rules => Ok(answer::json(&rules(app, permitted))),
-        Endpoint::Blocks | Endpoint::Overrides | Endpoint::Explain => {
-            orders::answer(app, endpoint, request.uri(), permitted).await
-        }
+        Endpoint::Rules => Ok(answer::json(&rules(caller))),
+        Endpoint::Blocks | Endpoint::Overrides => orders::answer(caller, endpoint, request.uri()),
+        Endpoint::Explain => orders::explain(caller, request.uri()).await,
         Endpoint::Audit => {
             let actions = app.service.audit().recent();
-            let seen =
-                actions.iter().map(|action| &**action).filter(|action| match (&action.limit, rights) {
-                    (_, None) => true,
-                    (None, Some(rights)) => rights.concern_all(),
-                    (Some(limit), Some(rights)) => rights.concern(limit.as_bytes()),
-                });
-            Ok(answer::json(&json!({"actions": seen.collect::<Vec<_>>()})))
+            let seen = actions.iter().filter(|action| match &action.limit {
+                None => caller.concerns_all(),
+                Some(limit) => caller.concerns(limit),
+            });
+            Ok(answer::json(&json!({"actions": seen.map(|action| &**action).collect::<Vec<_>>()})))
         }
-        Endpoint::Reload => match rights.filter(|rights| !rights.concern_all()) {
-            Some(rights) => {
-                let detail = format!("{} may not change all limits, which a reload does", rights.name);
-                Err(Problem::forbidden(detail).into())
-            }
-            None => reload(app, Action::new(client, "reload")).await,
-        },
+        Endpoint::Reload => {
+            caller.permit_all("change all limits, which a reload does")?;
+            reload(app, Action::new(caller.name(), "reload")).await
+        }
         // The table of routes leads nothing else here.
-        _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane").into()),
+        _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane")),
     }
 }
 
 /// Makes an operator's change about a key.
-async fn operate(
-    app: &App,
-    limit: &str,
-    key: Option<&str>,
-    operation: &Operation,
-    by: &Operator<'_>,
-) -> Result<bool, Refused> {
-    Ok(app.service.operate(limit.as_bytes(), key.map(str::as_bytes), operation, by).await?)
+async fn operate(caller: &Caller<'_>, named: &ask::Named, operation: &Operation) -> Result<bool, Problem> {
+    let ask::Named { limit, key, note } = named;
+    let by = Operator { client: caller.name(), note: note.as_deref() };
+    let key = key.as_deref().map(str::as_bytes);
+    Ok(caller.app.service.operate(limit.as_bytes(), key, operation, &by).await?)
 }
 
 /// Reloads the rules, waits for the result, and records this action if they are in force.
-pub(super) async fn reload(app: &App, action: Action) -> Result<Response<Body>, Refused> {
+pub(super) async fn reload(app: &App, action: Action) -> Answered {
     let (asked, answer) = oneshot::channel();
     let reloaded = async {
         app.reload.send(Some(asked)).await.ok()?;
@@ -156,24 +134,24 @@ pub(super) async fn reload(app: &App, action: Action) -> Result<Response<Body>, 
         }
         Some(Reloaded::Rejected { problems }) => {
             let detail = format!("the previous rules stay active: {}", problems.join("; "));
-            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", detail).into())
+            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", detail))
         }
         Some(Reloaded::BuiltIn) => {
             let detail = "these are the built-in rules; start the server with --rules FILE";
-            Err(Problem::new(StatusCode::CONFLICT, "Nothing to load", detail).into())
+            Err(Problem::new(StatusCode::CONFLICT, "Nothing to load", detail))
         }
         None => {
             let detail = "the server is stopping, or its file system does not respond; see its log";
-            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Not loaded", detail).into())
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Not loaded", detail))
         }
     }
 }
 
 /// The rules in force that the client's rights cover, as a rules file has them.
-fn rules(app: &App, permitted: &impl Fn(&str) -> Result<(), Problem>) -> Value {
-    let limits = app.service.limits();
-    let loaded_at = app.events.rules_loaded_at.load(Ordering::Relaxed) / 1_000_000_000;
-    let seen = limits.limits().iter().filter(|limit| permitted(&limit.spec().name).is_ok());
+fn rules(caller: &Caller<'_>) -> Value {
+    let limits = caller.app.service.limits();
+    let loaded_at = caller.app.events.rules_loaded_at.load(Ordering::Relaxed) / 1_000_000_000;
+    let seen = limits.limits().iter().filter(|limit| caller.permit(&limit.spec().name).is_ok());
     let limits: Vec<Value> = seen.map(|limit| rule(limit)).collect();
     json!({"loaded_at": loaded_at, "limits": limits})
 }

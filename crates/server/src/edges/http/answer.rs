@@ -10,6 +10,7 @@ use serde::Serialize;
 use tidegate_core::DenialReason;
 use tidegate_tower::headers;
 
+use super::body::text;
 use crate::decide::service::{Answer, JointAnswer, SOFT_EXCEEDED};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -108,17 +109,17 @@ fn push_number(body: &mut Vec<u8>, before: &str, number: Option<u64>) {
 
 fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<StatusCode>) -> Response<Body> {
     let usual = if bound.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-    let mut response = json_text(body);
+    let mut response = text(body, "application/json");
     *response.status_mut() = status.unwrap_or(usual);
     let headers = response.headers_mut();
-    let mut text = String::with_capacity(USUAL);
+    let mut field = String::with_capacity(USUAL);
     for (name, write) in [(POLICY, write_policy as fn(&mut _, &_)), (STATE, write_state)] {
-        text.clear();
+        field.clear();
         for answer in answers {
-            write(&mut text, answer);
+            write(&mut field, answer);
         }
         // Limit names are plain ASCII, so the value is always valid.
-        if let Ok(value) = HeaderValue::from_str(&text) {
+        if let Ok(value) = HeaderValue::from_str(&field) {
             headers.insert(name, value);
         }
     }
@@ -139,16 +140,10 @@ fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<Sta
 
 /// Any value as a JSON response.
 pub(super) fn json(body: &impl Serialize) -> Response<Body> {
-    let mut text = Vec::with_capacity(USUAL);
+    let mut written = Vec::with_capacity(USUAL);
     // The bodies are structs of numbers and strings, which always serialize.
-    let _ = serde_json::to_writer(&mut text, body);
-    json_text(text)
-}
-
-fn json_text(text: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    let _ = serde_json::to_writer(&mut written, body);
+    text(written, "application/json")
 }
 
 /// The value of the field `RateLimit-Policy`.

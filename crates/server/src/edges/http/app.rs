@@ -8,7 +8,7 @@ use axum::{
 };
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{answer, hosts::Hosts, problem::Refused, rules_thread::RulesThread, table::Plane};
+use super::{answer, hosts::Hosts, problem::Problem, rules_thread::RulesThread, table::Plane};
 use crate::{
     control::flow::Flow,
     decide::service::{Answer, Service},
@@ -66,10 +66,10 @@ impl App {
 
     /// The response to a proxy's question that has no decision: 204, so the proxy's request goes on. The requests by route and status
     /// count it.
-    pub(super) fn without_decision(&self, refused: &Refused) -> Response<Body> {
+    pub(super) fn without_decision(&self, problem: &Problem) -> Response<Body> {
         if self.undecided.is_due(self.service.now()) {
             tracing::warn!(
-                error = refused.problem().detail(),
+                error = problem.detail(),
                 "a proxy's request goes on without a decision (errors=admit); at most one line a minute"
             );
         }
@@ -89,6 +89,6 @@ impl App {
 
     /// Changes with each load of the access file.
     pub fn access_generation(&self) -> u64 {
-        self.doors[Plane::Admin as usize].access().generation()
+        self.doors[Plane::Admin as usize].access.generation()
     }
 }

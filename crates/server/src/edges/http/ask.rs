@@ -11,7 +11,7 @@ use serde::{
 use serde_path_to_error::{Path, Segment};
 use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
 
-use super::problem::{Problem, Refused};
+use super::problem::Problem;
 use crate::decide::service;
 
 /// The maximum number of limits in one `all`.
@@ -87,7 +87,7 @@ pub(super) struct Reserve<'a> {
 
 impl<'a> Reserve<'a> {
     /// The limits, at least one.
-    pub fn asks(self) -> Result<Vec<Ask<'a>>, Refused> {
+    pub fn asks(self) -> Result<Vec<Ask<'a>>, Problem> {
         let Self { limit, key, cost, all, .. } = self;
         Ok(match (AsksBody { limit, key, cost, all }).asks()? {
             Asks::One(ask) => vec![ask],
@@ -149,15 +149,17 @@ pub(super) struct Override {
 
 impl Override {
     /// The quota; `None` where one is to end.
-    pub fn quota(&self) -> Result<Option<&str>, Refused> {
+    pub fn quota(&self) -> Result<Option<&str>, Problem> {
         match (&self.quota, self.end) {
             (Some(quota), false) => Ok(Some(quota)),
             (None, true) if self.span.is_none() => Ok(None),
-            (None, true) => Err(field("#/for", "an override that is ended ends now; leave `for` out")),
+            (None, true) => Err(Problem::at("#/for", "an override that is ended ends now; leave `for` out")),
             (Some(_), true) => {
-                Err(field("#/quota", "give a `quota`, or `end` the one that the key has; not both"))
+                Err(Problem::at("#/quota", "give a `quota`, or `end` the one that the key has; not both"))
             }
-            (None, false) => Err(field("#", "missing field `quota`, as in \"1000/1m\" (or `\"end\": true`)")),
+            (None, false) => {
+                Err(Problem::at("#", "missing field `quota`, as in \"1000/1m\" (or `\"end\": true`)"))
+            }
         }
     }
 }
@@ -173,58 +175,56 @@ pub(super) struct Named {
 }
 
 /// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them.
-pub(super) fn asks(body: &[u8]) -> Result<Asks<'_>, Refused> {
+pub(super) fn asks(body: &[u8]) -> Result<Asks<'_>, Problem> {
     read::<AsksBody<'_>>(body)?.asks()
 }
 
 impl<'a> AsksBody<'a> {
-    fn asks(self) -> Result<Asks<'a>, Refused> {
+    fn asks(self) -> Result<Asks<'a>, Problem> {
         let Self { limit, key, cost, all } = self;
         let Some(all) = all else {
-            let limit =
-                limit.ok_or_else(|| field("#", "missing field `limit`: the name of the limit to ask"))?;
+            let limit = limit
+                .ok_or_else(|| Problem::at("#", "missing field `limit`: the name of the limit to ask"))?;
             return Ok(Asks::One(Ask { limit, key, cost: cost.unwrap_or_else(one_unit) }));
         };
         if limit.is_some() || key.is_some() || cost.is_some() {
-            return Err(field(
+            return Err(Problem::at(
                 "#",
                 "`limit`, `key` and `cost` belong inside the objects of `all`, not next to it",
             ));
         }
         if all.is_empty() {
-            return Err(field(
+            return Err(Problem::at(
                 "#/all",
                 "`all` must be a list of at least one {\"limit\", \"key\", \"cost\"}",
             ));
         }
         if all.len() > MAX_ALL {
             let detail = format!("`all` has {} limits; at most {MAX_ALL} are allowed", all.len());
-            return Err(field("#/all", detail));
+            return Err(Problem::at("#/all", detail));
         }
         Ok(Asks::All(all))
     }
 }
 
 /// Parses the body that a path requires.
-pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
+pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     if body.trim_ascii().is_empty() {
         let detail = "the body is empty; send JSON such as {\"limit\":\"per-user\",\"key\":\"alice\"}";
-        return Err(Problem::bad_json(detail).into());
+        return Err(Problem::bad_json(detail));
     }
     serde_json::from_slice(body).map_err(|error| mistake::<T>(body, &error))
 }
 
 /// Says where a body is wrong. It is parsed again, because to keep track of the place costs time, and most bodies are right.
-fn mistake<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> Refused {
+fn mistake<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> Problem {
     let mut json = serde_json::Deserializer::from_slice(body);
     match serde_path_to_error::deserialize::<_, T>(&mut json) {
-        Err(again) if again.inner().is_data() => field(pointer(again.path()), again.inner().to_string()),
-        _ => not_json(error),
+        Err(again) if again.inner().is_data() => {
+            Problem::at(pointer(again.path()), again.inner().to_string())
+        }
+        _ => Problem::bad_json(format!("the body is not JSON: {error}")),
     }
-}
-
-fn not_json(error: &serde_json::Error) -> Refused {
-    Problem::bad_json(format!("the body is not JSON: {error}")).into()
 }
 
 /// A path as a JSON pointer.
@@ -321,7 +321,7 @@ pub(super) fn admits_errors(uri: &http::Uri) -> bool {
 }
 
 /// Parses `/v1/check/LIMIT?key=KEY&cost=N&denied=403&errors=admit`, where header fields can replace key and cost. A key is any bytes.
-pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refused> {
+pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Problem> {
     let limit = request.uri().path().rsplit('/').next().unwrap_or_default();
     let mut told: [Option<Cow<'_, [u8]>>; 2] = [None, None];
     let mut denied = StatusCode::TOO_MANY_REQUESTS;
@@ -334,20 +334,20 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refus
                 denied = match value {
                     "403" => StatusCode::FORBIDDEN,
                     "429" => StatusCode::TOO_MANY_REQUESTS,
-                    _ => return Err(field("#", "`denied` must be 403 or 429")),
+                    _ => return Err(Problem::at("#", "`denied` must be 403 or 429")),
                 };
                 continue;
             }
             "errors" if value == "admit" => continue,
-            "errors" => return Err(field("#", "`errors` must be `admit`")),
+            "errors" => return Err(Problem::at("#", "`errors` must be `admit`")),
             _ => {
                 let what = format!("the query has no field `{}`: key, cost, denied, errors", shown(name));
-                return Err(field("#", what));
+                return Err(Problem::at("#", what));
             }
         };
         let value = percent_encoding::percent_decode_str(value).into();
         if told[at].replace(value).is_some() {
-            return Err(field("#", format!("the query has `{name}` twice")));
+            return Err(Problem::at("#", format!("the query has `{name}` twice")));
         }
     }
     for (at, name) in [KEY, COST].into_iter().enumerate() {
@@ -355,17 +355,16 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refus
             if told[at].replace(value.as_bytes().into()).is_some() {
                 let what =
                     format!("{name} occurs twice, or in addition to the same query field; keep one of them");
-                return Err(field("#", what));
+                return Err(Problem::at("#", what));
             }
         }
     }
     let [key, cost] = told;
     let cost = match cost {
         None => one_unit(),
-        Some(text) => str::from_utf8(&text)
-            .ok()
-            .and_then(parse_units)
-            .ok_or_else(|| field("#", format!("the cost must be a whole number from 0 to {MAX_LIMIT}")))?,
+        Some(text) => str::from_utf8(&text).ok().and_then(parse_units).ok_or_else(|| {
+            Problem::at("#", format!("the cost must be a whole number from 0 to {MAX_LIMIT}"))
+        })?,
     };
     Ok(InHead { limit, key, cost, denied })
 }
@@ -373,10 +372,6 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Refus
 /// The first 16 bytes of a name that a client may have made up, as far as they are whole characters.
 fn shown(name: &str) -> &str {
     &name[..name.floor_char_boundary(16)]
-}
-
-fn field(place: impl Into<String>, detail: impl Into<String>) -> Refused {
-    Refused::from(Problem::bad_field(place, detail))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Reads request bodies within bounds of size and time, and makes plain-text responses.
+//! Reads request bodies within bounds of size and time, and makes responses of one kind.
 
 use std::{pin::pin, time::Duration};
 
@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Limited};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::problem::{Problem, Refused};
+use super::problem::Problem;
 use crate::rules::MAX_FILE;
 
 /// The longest body, in bytes.
@@ -25,12 +25,12 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// The body of a request, as it arrives.
-pub(super) trait Arrives: HttpBody<Data = Bytes, Error: Into<BoxError>> {}
+pub(crate) trait Arrives: HttpBody<Data = Bytes, Error: Into<BoxError>> {}
 
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>>> Arrives for B {}
 
 /// The body of any declared type: `curl -d` declares a form, and the JSON is checked anyway.
-pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Refused> {
+pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Problem> {
     up_to(request, MAX_BODY, "ask for fewer limits at once").await
 }
 
@@ -39,20 +39,20 @@ pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Refus
 pub(super) async fn rules_body<B: Arrives>(
     readers: &Semaphore,
     request: Request<B>,
-) -> Result<(String, SemaphorePermit<'_>), Refused> {
+) -> Result<(String, SemaphorePermit<'_>), Problem> {
     let Ok(Ok(permit)) = tokio::time::timeout(BODY_TIME, readers.acquire()).await else {
         let detail = "other rules are being checked: try again in a moment";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).into());
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail));
     };
     let body = up_to(request, MAX_FILE as usize, "is this a rules file?").await?;
     let text = String::from_utf8(body.into());
-    Ok((text.map_err(|_| Problem::bad_field("#", "the rules are not UTF-8"))?, permit))
+    Ok((text.map_err(|_| Problem::at("#", "the rules are not UTF-8"))?, permit))
 }
 
-async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Result<Bytes, Refused> {
+async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Result<Bytes, Problem> {
     let too_large = || {
         let detail = format!("the body is longer than {most} bytes; {mend}");
-        Refused::from(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail))
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
     };
     // Check before reading: a client that waits for `100 Continue` has not sent it yet.
     if request.body().size_hint().lower() > most as u64 {
@@ -67,10 +67,10 @@ async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Resu
     match read {
         Ok(Ok(Some(body))) => Ok(body),
         Ok(Ok(None)) => Err(too_large()),
-        Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {}", e.into())).into()),
+        Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {}", e.into()))),
         Err(_) => {
             let detail = format!("the body did not arrive within {} seconds", BODY_TIME.as_secs());
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail).into())
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail))
         }
     }
 }
@@ -101,18 +101,14 @@ async fn whole<B: Arrives>(body: B, most: usize) -> Result<Option<Bytes>, B::Err
 
 /// Reads the rest of a request that is refused in any case, if it arrives soon. Some HTTP/2 clients drop a response that
 /// overtakes their own request.
-pub(crate) async fn drain<B>(body: B)
-where
-    B: hyper::body::Body + Unpin,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+pub(crate) async fn drain<B: Arrives + Unpin>(body: B) {
     let rest = Limited::new(body, MAX_BODY).collect();
     // It does not matter whether it arrived.
     let _ = tokio::time::timeout(DRAIN_TIME, rest).await;
 }
 
-pub(super) fn text(text: String, kind: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::from(text));
+pub(super) fn text(text: impl Into<Body>, kind: &'static str) -> Response<Body> {
+    let mut response = Response::new(text.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }

@@ -12,12 +12,12 @@ use tokio::sync::Semaphore;
 
 use super::{
     answer, ask,
-    problem::{Problem, Refused},
+    permit::Caller,
+    problem::{Answered, Problem},
 };
 use crate::{
     decide::service::Refusal,
-    envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit, decide::DescriptorService},
-    listen::access::Rights,
+    envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit},
 };
 
 /// Up to this length in bytes, a body is read at once.
@@ -37,8 +37,8 @@ struct RequestBody {
     domain: String,
     #[serde(default)]
     descriptors: Vec<DescriptorBody>,
-    #[serde(alias = "hits_addend")]
-    hits_addend: Option<Number>,
+    #[serde(default, alias = "hits_addend", deserialize_with = "number")]
+    hits_addend: Option<u64>,
 }
 
 /// `RateLimitDescriptor`.
@@ -48,8 +48,8 @@ struct DescriptorBody {
     #[serde(default)]
     entries: Vec<EntryBody>,
     limit: Option<LimitBody>,
-    #[serde(alias = "hits_addend")]
-    hits_addend: Option<Number>,
+    #[serde(default, alias = "hits_addend", deserialize_with = "number")]
+    hits_addend: Option<u64>,
     #[serde(default, alias = "is_negative_hits")]
     is_negative_hits: bool,
 }
@@ -72,52 +72,44 @@ struct EntryBody {
 struct LimitBody {
     #[serde(default, alias = "requests_per_unit")]
     requests_per_unit: u32,
-    unit: UnitName,
+    /// `SECOND` to `YEAR`.
+    #[serde(deserialize_with = "unit")]
+    unit: Unit,
 }
 
 /// A whole number, which this JSON form may write as a string.
-struct Number(u64);
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    struct Visitor;
+    impl de::Visitor<'_> for Visitor {
+        type Value = Option<u64>;
 
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Number;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a whole number, optionally in quotes")
-            }
-
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Number, E> {
-                Ok(Number(number))
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
-                let wrong = |_| E::invalid_value(de::Unexpected::Str(text), &self);
-                text.parse().map(Number).map_err(wrong)
-            }
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number, optionally in quotes")
         }
-        deserializer.deserialize_any(Visitor)
+
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<Option<u64>, E> {
+            Ok(Some(number))
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<u64>, E> {
+            text.parse().map(Some).map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Option<u64>, E> {
+            Ok(None)
+        }
     }
+    deserializer.deserialize_any(Visitor)
 }
 
-/// `SECOND` to `YEAR`.
-struct UnitName(Unit);
-
-impl<'de> Deserialize<'de> for UnitName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        let wrong = || de::Error::invalid_value(de::Unexpected::Str(&name), &"one of SECOND to YEAR");
-        Unit::from_name(&name).map(Self).ok_or_else(wrong)
-    }
+fn unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Unit, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let wrong = || de::Error::invalid_value(de::Unexpected::Str(&name), &"one of SECOND to YEAR");
+    Unit::from_name(&name).ok_or_else(wrong)
 }
 
 /// Decides on the request in a body.
-pub(super) async fn decide(
-    rates: &DescriptorService,
-    body: &[u8],
-    rights: Option<&Rights>,
-) -> Result<Response<Body>, Refused> {
+pub(super) async fn decide(caller: &Caller<'_>, body: &[u8]) -> Answered {
     // Reading a body with hundreds of descriptors takes as long as thousands of decisions. So these take turns, and after each the
     // thread looks for other requests.
     let turn = if body.len() > SMALL { LARGE.acquire().await.ok() } else { None };
@@ -126,26 +118,26 @@ pub(super) async fn decide(
     }
     let request = ask::read::<RequestBody>(body)?;
     drop(turn);
-    if rights.is_none_or(|rights| !rights.concern_domain(&request.domain)) {
-        return Err(Problem::forbidden("the client may not ask for this domain").into());
+    if caller.rights.as_ref().is_none_or(|rights| !rights.concern_domain(&request.domain)) {
+        return Err(Problem::forbidden("the client may not ask for this domain"));
     }
-    let hits = request.hits_addend.map_or(0, |Number(hits)| hits);
+    let hits = request.hits_addend.unwrap_or(0);
     let descriptors = request.descriptors.iter().map(DescriptorBody::descriptor).collect();
     let question = Question { domain: &request.domain, hits, descriptors };
-    let told = rates.decide(&question, rates.service().now()).await;
-    told.map(|told| respond(&told)).map_err(|error| refused(&error).into())
+    let told = caller.app.rates.decide(&question, caller.app.service.now()).await;
+    told.map(|told| respond(&told)).map_err(|error| refused(&error))
 }
 
 impl DescriptorBody {
     fn descriptor(&self) -> Descriptor<'_> {
         Descriptor {
             entries: self.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str())).collect(),
-            hits: self.hits_addend.as_ref().map(|Number(hits)| *hits),
+            hits: self.hits_addend,
             is_refund: self.is_negative_hits,
             limit: self
                 .limit
                 .as_ref()
-                .map(|limit| Ok(Override { requests_per_unit: limit.requests_per_unit, unit: limit.unit.0 })),
+                .map(|limit| Ok(Override { requests_per_unit: limit.requests_per_unit, unit: limit.unit })),
         }
     }
 }

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use axum::{
-    body::Body,
-    http::{Request, Response, StatusCode, Uri},
-};
+use axum::http::{Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,13 +12,13 @@ use super::{
     app::App,
     ask,
     body::body,
-    problem::{Problem, Refused},
+    permit::{Caller, shown},
+    problem::{Answered, Problem},
     query,
     rules_file::parsing,
 };
 use crate::{
     control::flow::{AppSummary, PushError, Report, ReportError, ResourceSummary},
-    listen::access::Rights,
     observe::audit::Action,
 };
 
@@ -37,27 +34,21 @@ struct Push {
 }
 
 /// Refuses an application that the client's rights do not cover.
-fn permitted(app: &str, rights: Option<&Rights>) -> Result<(), Problem> {
-    match rights {
-        Some(rights) if !rights.concern(app.as_bytes()) => {
-            let shown: String = app.chars().take(64).collect();
-            Err(Problem::forbidden(format!("{} may not use the application `{shown}`", rights.name)))
-        }
-        _ => Ok(()),
+fn permit(caller: &Caller<'_>, app: &str) -> Result<(), Problem> {
+    if caller.concerns(app) {
+        return Ok(());
     }
+    Err(Problem::forbidden(format!("{} may not use the application `{}`", caller.name(), shown(app))))
 }
 
 /// Takes a report, and answers with rules that the program does not have yet.
-pub(super) async fn report(
-    app: &App,
-    request: Request<Incoming>,
-    rights: Option<&Rights>,
-) -> Result<Response<Body>, Refused> {
+pub(super) async fn report(caller: &Caller<'_>, request: Request<Incoming>) -> Answered {
+    let app = caller.app;
     let report = ask::read::<Report>(&body(request).await?)?;
-    permitted(&report.app, rights)?;
+    permit(caller, &report.app)?;
     let rules = app.flow.pushed.newer(&report.app, report.version.as_deref());
     let wants_own = app.flow.reports.take(report, app.service.now()).map_err(|error| match error {
-        ReportError::Name(_) => Problem::bad_field("#", error.to_string()),
+        ReportError::Name(_) => Problem::at("#", error.to_string()),
         ReportError::TooMany => {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many instances", error.to_string())
         }
@@ -66,25 +57,21 @@ pub(super) async fn report(
 }
 
 /// Gives an application rules.
-pub(super) async fn push(
-    app: &App,
-    request: Request<Incoming>,
-    rights: Option<&Rights>,
-) -> Result<Response<Body>, Refused> {
+pub(super) async fn push(caller: &Caller<'_>, request: Request<Incoming>) -> Answered {
+    let app = caller.app;
     let push = ask::read::<Push>(&body(request).await?)?;
-    permitted(&push.app, rights)?;
+    permit(caller, &push.app)?;
     let (flow, name) = (Arc::clone(&app.flow), push.app.clone());
     // Not on a thread that serves: it writes a file.
     let pushed =
         parsing(app, move || flow.pushed.push(&push.app, &push.rules, push.version.as_deref())).await?;
-    let who = rights.map_or("", |rights| &*rights.name);
     match pushed {
         Ok(version) => {
-            app.service.audit().record(app.service.now(), Action::new(who, "push").with(&name));
+            app.service.audit().record(app.service.now(), Action::new(caller.name(), "push").with(&name));
             Ok(answer::json(&json!({"pushed": true, "version": version})))
         }
         Err(error) => Err(match error {
-            PushError::Name => Problem::bad_field("#/app", error.to_string()),
+            PushError::Name => Problem::at("#/app", error.to_string()),
             PushError::Changed(_) => Problem::new(StatusCode::CONFLICT, "Rules changed", error.to_string()),
             PushError::Rules(why) => {
                 let detail = format!("the previous rules stay active: {why}");
@@ -94,16 +81,16 @@ pub(super) async fn push(
                 tracing::error!(app = name, %error, "flow rules cannot be pushed");
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Not pushed", error.to_string())
             }
-        }
-        .into()),
+        }),
     }
 }
 
 /// The reported applications, instances and resources.
-pub(super) fn answer(app: &App, uri: &Uri, rights: Option<&Rights>) -> Result<Response<Body>, Refused> {
-    let [name] = query::texts(uri, ["app"]).map_err(|why| Problem::bad_field("#", why.to_string()))?;
+pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
+    let app = caller.app;
+    let [name] = query::texts(uri, ["app"]).map_err(|why| Problem::at("#", why.to_string()))?;
     let mut apps = app.flow.summary(name.as_deref(), app.service.now());
-    apps.retain(|summary| permitted(&summary.app, rights).is_ok());
+    apps.retain(|summary| caller.concerns(&summary.app));
     let apps: Vec<Value> = apps.iter().map(|summary| of_app(app, summary)).collect();
     Ok(answer::json(&json!({"apps": apps})))
 }

@@ -1,15 +1,13 @@
 //! `GET /v1/history`: the decisions of a limit in each second, and the latencies of responses.
 
-use axum::{
-    body::Body,
-    http::{Response, Uri},
-};
+use axum::http::Uri;
 use serde_json::{Value, json};
 
 use super::{
     answer,
     app::App,
-    problem::{Problem, Refused},
+    permit::Caller,
+    problem::{Answered, Problem},
     query,
 };
 use crate::{
@@ -17,43 +15,32 @@ use crate::{
     observe::history::{OUTCOMES, Size, Step, latency_bounds},
 };
 
-/// The requested part of the history.
-struct Asked {
-    step: Step,
-    most: usize,
-}
-
 fn memory(size: Size) -> Value {
     json!({"bytes": size.bytes, "max_bytes": size.max_bytes, "limits_left_out": size.left_out})
 }
 
-/// `permitted` says whether the client's rights cover a limit.
-pub(super) fn answer(
-    app: &App,
-    uri: &Uri,
-    permitted: &impl Fn(&str) -> Result<(), Problem>,
-) -> Result<Response<Body>, Refused> {
+pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [limit, step, n] = query::fields(uri, ["limit", "step", "n"])?;
     let step = match query::number(step.as_deref(), "step", 1, 1..=10)? {
         1 => Step::Second,
         10 => Step::TenSeconds,
-        _ => return Err(Problem::bad_field("#", "`step` must be 1 or 10 (seconds)").into()),
+        _ => return Err(Problem::at("#", "`step` must be 1 or 10 (seconds)")),
     };
-    let asked = Asked { step, most: query::number(n.as_deref(), "n", usize::MAX, 1..=usize::MAX)? };
+    let most = query::number(n.as_deref(), "n", usize::MAX, 1..=usize::MAX)?;
     match limit {
         Some(limit) => {
-            permitted(&limit)?;
-            of_limit(app, &limit, &asked)
+            caller.permit(&limit)?;
+            of_limit(caller.app, &limit, step, most)
         }
-        None => of_answers(app, &asked),
+        None => of_answers(caller.app, step, most),
     }
 }
 
-fn of_limit(app: &App, limit: &str, asked: &Asked) -> Result<Response<Body>, Refused> {
+fn of_limit(app: &App, limit: &str, step: Step, most: usize) -> Answered {
     let limits = app.service.limits();
     let spec = resolve(&limits, limit.as_bytes(), Some(&[]))?.limit.spec();
     let history = app.service.history();
-    let told = history.of(&spec.name, asked.step, asked.most);
+    let told = history.of(&spec.name, step, most);
     let told = told.ok_or_else(|| Refusal::NoHistory { limit: spec.name.clone() })?;
     let mut body = json!({
         "limit_name": spec.name,
@@ -64,17 +51,16 @@ fn of_limit(app: &App, limit: &str, asked: &Asked) -> Result<Response<Body>, Ref
     for (at, name) in OUTCOMES.iter().enumerate() {
         body[name] = told.points.iter().map(|point| point[at]).collect();
     }
-    if let Some(sample) = history.latency_of(&spec.name, asked.step, asked.most) {
+    if let Some(sample) = history.latency_of(&spec.name, step, most) {
         body["latency_seconds"] = latency_bounds().collect();
         body["latency_sample"] = sample.points.iter().map(|point| point.to_vec()).collect();
     }
     Ok(answer::json(&body))
 }
 
-fn of_answers(app: &App, asked: &Asked) -> Result<Response<Body>, Refused> {
+fn of_answers(app: &App, step: Step, most: usize) -> Answered {
     let history = app.service.history();
-    let told =
-        history.latency(asked.step, asked.most).ok_or_else(|| Refusal::NoHistory { limit: String::new() })?;
+    let told = history.latency(step, most).ok_or_else(|| Refusal::NoHistory { limit: String::new() })?;
     Ok(answer::json(&json!({
         "step_seconds": told.step,
         "end": told.end,

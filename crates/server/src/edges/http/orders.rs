@@ -1,21 +1,12 @@
 //! What operators have ordered about keys (`GET /v1/blocks`, `GET /v1/overrides`), and why a key is admitted or denied
 //! (`GET /v1/explain`).
 
-use axum::{
-    body::Body,
-    http::{Response, Uri},
-};
+use axum::http::Uri;
 use serde_json::{Value, json};
 use tidegate_core::{DenialReason, Nanos};
 use tidegate_redis::OrderKind;
 
-use super::{
-    answer,
-    app::App,
-    problem::{Problem, Refused},
-    query,
-    table::Endpoint,
-};
+use super::{answer, app::App, permit::Caller, problem::Answered, query, table::Endpoint};
 use crate::decide::{
     limits::{Limit, RuntimeOverride},
     refusal::MOST_OVERRIDES,
@@ -26,22 +17,15 @@ use crate::observe::trace::Event;
 /// How many requests of a key are shown.
 const RECENT: usize = 20;
 
-/// `permitted` says whether the client's rights cover a limit.
-pub(super) async fn answer(
-    app: &App,
-    endpoint: Endpoint,
-    uri: &Uri,
-    permitted: &impl Fn(&str) -> Result<(), Problem>,
-) -> Result<Response<Body>, Refused> {
-    if endpoint == Endpoint::Explain {
-        return explain(app, uri, permitted).await;
-    }
+/// The orders about the limits that the client's rights cover, or about one of them.
+pub(super) fn answer(caller: &Caller<'_>, endpoint: Endpoint, uri: &Uri) -> Answered {
+    let app = caller.app;
     let [wanted] = query::fields(uri, ["limit"])?;
-    wanted.as_deref().map_or(Ok(()), permitted)?;
+    wanted.as_deref().map_or(Ok(()), |limit| caller.permit(limit))?;
     let limits = app.service.limits();
     let seen = limits.limits().iter().filter(|limit| {
         let name = &*limit.spec().name;
-        wanted.as_deref().is_none_or(|wanted| wanted == name) && permitted(name).is_ok()
+        wanted.as_deref().is_none_or(|wanted| wanted == name) && caller.permit(name).is_ok()
     });
     let (all, name): (Vec<Value>, _) = match endpoint {
         Endpoint::Blocks => (seen.flat_map(|limit| blocks(app, limit)).collect(), "blocks"),
@@ -100,15 +84,12 @@ fn order(app: &App, kind: &'static str, limit: &Limit, key: &str, until: Option<
 }
 
 /// The decision on a key now, with the rule behind it.
-async fn explain(
-    app: &App,
-    uri: &Uri,
-    permitted: &impl Fn(&str) -> Result<(), Problem>,
-) -> Result<Response<Body>, Refused> {
+pub(super) async fn explain(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [limit, key] = query::fields(uri, ["limit", "key"])?;
     let name = query::needed(limit.as_ref(), "limit")?;
-    permitted(name)?;
-    let (service, bytes) = (&app.service, key.as_deref().map(str::as_bytes));
+    caller.permit(name)?;
+    let (app, bytes) = (caller.app, key.as_deref().map(str::as_bytes));
+    let service = &app.service;
     let ask = Ask { limit: name.as_bytes(), key: bytes, cost: 1 };
     let answered = service.decide(ask, Act::Peek, service.now()).await?;
     let (limit, decision, key) = (&answered.limit, answered.decision, key.as_deref().unwrap_or_default());

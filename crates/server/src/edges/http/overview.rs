@@ -1,26 +1,22 @@
 //! `GET /v1/limits`: every limit with its rule, its counts and its recent decisions.
 
-use axum::{
-    body::Body,
-    http::{Response, Uri},
-};
+use axum::http::Uri;
 use serde_json::{Value, json};
 use tidegate_redis::Health;
 
-use super::{answer, app::App, problem::Refused, query};
-use crate::{decide::limits::Limit, listen::access::Rights, observe::history::Step, rules::LimitSpec};
+use super::{answer, app::App, permit::Caller, problem::Answered, query};
+use crate::{decide::limits::Limit, observe::history::Step, rules::LimitSpec};
 
 /// The number of seconds over which rates are averaged.
 const RATE_SECONDS: usize = 10;
 
 /// The limits that the client's rights cover.
-pub(super) fn answer(app: &App, uri: &Uri, rights: Option<&Rights>) -> Result<Response<Body>, Refused> {
+pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [recent] = query::fields(uri, ["recent"])?;
     let recent = query::number(recent.as_deref(), "recent", 0, 0..=900)?;
-    let service = &app.service;
+    let service = &caller.app.service;
     let limits = service.limits();
-    let body = |limit| limit_body(app, limit, recent);
-    let concern = |limit: &Limit| rights.is_some_and(|rights| rights.concern(limit.spec().name.as_bytes()));
+    let seen = limits.limits().iter().filter(|limit| caller.concerns(&limit.spec().name));
     let store = service.store().map(|shared| {
         let store = shared.store();
         json!({
@@ -34,7 +30,7 @@ pub(super) fn answer(app: &App, uri: &Uri, rights: Option<&Rights>) -> Result<Re
         "version": env!("CARGO_PKG_VERSION"),
         "now_seconds": service.now().get() / 1_000_000_000,
         "store": store,
-        "limits": limits.limits().iter().filter(|limit| concern(limit)).map(|limit| body(limit)).collect::<Vec<_>>(),
+        "limits": seen.map(|limit| limit_body(caller.app, limit, recent)).collect::<Vec<_>>(),
     })))
 }
 

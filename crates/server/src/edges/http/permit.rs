@@ -14,10 +14,13 @@ use super::{
     ask::Ask,
     credentials::{Certificate, http_rights},
     hosts::{Hosts, host_of},
-    problem::{Problem, Refused},
+    problem::Problem,
     table::Plane,
 };
-use crate::listen::access::{Rights, Role};
+use crate::{
+    decide::service::refuse_unknown,
+    listen::access::{Rights, Role},
+};
 
 /// A browser sends requests for any page that it shows, even to servers that only this machine can reach. It includes the
 /// page's origin, and only origins that the operator configured are allowed. The Host field proves nothing: an attacker's
@@ -30,7 +33,7 @@ pub(super) fn refuse_foreign_pages<B>(
     plane: Plane,
     takes: bool,
     request: &Request<B>,
-) -> Result<(), Refused> {
+) -> Result<(), Problem> {
     let headers = request.headers();
     let named = |origin: &HeaderValue| app.origins.iter().any(|named| named.as_bytes() == origin.as_bytes());
     // Only the control plane has its own pages.
@@ -47,7 +50,7 @@ pub(super) fn refuse_foreign_pages<B>(
     }
     let detail = "the origin of this web page is not allowed: allow it with --http-origin, or send the request from a program without \
                   the fields Origin and Sec-Fetch-Site";
-    Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail).into())
+    Err(Problem::new(StatusCode::FORBIDDEN, "Foreign origin", detail))
 }
 
 /// Whether a browser sent this request for a page of another site.
@@ -69,17 +72,17 @@ fn is_own_page<B>(hosts: &Hosts, origin: &HeaderValue, request: &Request<B>) -> 
 }
 
 /// Without credentials, only the host in a request keeps foreign pages out of the control plane: see [`Hosts`].
-fn refuse_unknown_hosts<B>(app: &App, plane: Plane, request: &Request<B>) -> Result<(), Refused> {
-    let is_open = plane == Plane::Admin && !app.doors[plane as usize].access().asks_for_something();
+fn refuse_unknown_hosts<B>(app: &App, plane: Plane, request: &Request<B>) -> Result<(), Problem> {
+    let is_open = plane == Plane::Admin && !app.doors[plane as usize].access.asks_for_something();
     match host_of(request).filter(|host| is_open && !app.hosts.know(host)) {
         None => Ok(()),
         Some(host) => {
             let detail = format!(
                 "without credentials the control plane serves only IP addresses and localhost: allow the name `{}` with \
                  --admin-host, or require credentials (--access)",
-                host.chars().take(64).collect::<String>()
+                shown(host)
             );
-            Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "Unknown host", detail).into())
+            Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "Unknown host", detail))
         }
     }
 }
@@ -103,17 +106,68 @@ pub(super) async fn permit_page(
     mut request: Request<Body>,
     next: Next,
 ) -> Response<Body> {
-    let rights = match permit(&app, Plane::Admin, Role::Observe, None, &request) {
-        Ok(rights) => rights,
-        Err(refused) => return refused.into_response(),
-    };
-    if rights.concern_all() {
-        request.extensions_mut().insert(Viewer { may_operate: rights.may(Role::Operate) });
-        return next.run(request).await;
+    let permitted = permit(&app, Plane::Admin, Role::Observe, None, &request).and_then(|rights| {
+        let viewer = Viewer { may_operate: rights.may(Role::Operate) };
+        let what = "see all limits, which the dashboard shows; use /v1/limits instead";
+        Caller { app: &app, rights: Some(rights) }.permit_all(what).map(|()| viewer)
+    });
+    match permitted {
+        Ok(viewer) => {
+            request.extensions_mut().insert(viewer);
+            next.run(request).await
+        }
+        Err(refused) => refused.into_response(),
     }
-    let detail =
-        format!("{} may not see all limits, which the dashboard shows; use /v1/limits instead", rights.name);
-    Refused::from(Problem::forbidden(detail)).into_response()
+}
+
+/// The client of a request, at the server that it asks.
+#[derive(Clone)]
+pub(super) struct Caller<'a> {
+    pub app: &'a App,
+    /// `None` on a path that needs none.
+    pub rights: Option<Arc<Rights>>,
+}
+
+impl Caller<'_> {
+    /// The client's name for the audit.
+    pub fn name(&self) -> &str {
+        self.rights.as_ref().map_or("", |rights| &*rights.name)
+    }
+
+    /// Whether the client's rights cover the limits, or the application, of this name.
+    pub fn concerns(&self, name: &str) -> bool {
+        self.rights.as_ref().is_none_or(|rights| rights.concern(name.as_bytes()))
+    }
+
+    /// Whether they cover every limit.
+    pub fn concerns_all(&self) -> bool {
+        self.rights.as_ref().is_none_or(|rights| rights.concern_all())
+    }
+
+    /// Refuses a limit that the client's rights do not cover.
+    pub fn permit(&self, limit: &str) -> Result<(), Problem> {
+        let Some(rights) = &self.rights else { return Ok(()) };
+        if !rights.concern(limit.as_bytes()) {
+            let detail = format!("{} may not use the limit `{}`", rights.name, shown(limit));
+            return Err(Problem::forbidden(detail));
+        }
+        Ok(refuse_unknown(&self.app.service.limits(), limit.as_bytes(), rights)?)
+    }
+
+    /// Refuses one of several questions, at its place in the body.
+    pub fn permit_each(&self, asks: &[Ask<'_>]) -> Result<(), Problem> {
+        asks.iter().enumerate().try_for_each(|(at, ask)| {
+            self.permit(&ask.limit).map_err(|problem| problem.under(&format!("#/all/{at}")))
+        })
+    }
+
+    /// Refuses to do `what`, unless the client's rights cover every limit.
+    pub fn permit_all(&self, what: &str) -> Result<(), Problem> {
+        if self.concerns_all() {
+            return Ok(());
+        }
+        Err(Problem::forbidden(format!("{} may not {what}", self.name())))
+    }
 }
 
 /// The rights of a client; refused unless they include one of the roles.
@@ -123,7 +177,7 @@ pub(super) fn permit<B>(
     role: Role,
     instead: Option<Role>,
     request: &Request<B>,
-) -> Result<Arc<Rights>, Refused> {
+) -> Result<Arc<Rights>, Problem> {
     refuse_unknown_hosts(app, plane, request)?;
     let door = &app.doors[plane as usize];
     let names = request.extensions().get::<Certificate>().map(|Certificate(names)| &**names);
@@ -132,22 +186,26 @@ pub(super) fn permit<B>(
         return Ok(rights);
     }
     let detail = format!("{} may not do this: it needs the role `{}`", rights.name, role.name());
-    Err(Problem::forbidden(detail).into())
+    Err(Problem::forbidden(detail))
 }
 
 /// A client may give back its permits. Only an operator may refund what a rate has counted.
-pub(super) fn refuse_to_refund_rates(
-    app: &App,
-    ask: &Ask<'_>,
-    rights: Option<&Rights>,
-) -> Result<(), Refused> {
-    let limits = app.service.limits();
+pub(super) fn refuse_to_refund_rates(caller: &Caller<'_>, ask: &Ask<'_>) -> Result<(), Problem> {
+    let limits = caller.app.service.limits();
     let counts_permits =
         limits.limit(ask.limit.as_bytes()).is_none_or(|limit| !limit.spec().policy.algorithm.limits_rate());
     let needed = if counts_permits { Role::Decide } else { Role::Operate };
-    if rights.is_some_and(|rights| rights.may(needed)) {
+    if caller.rights.as_ref().is_some_and(|rights| rights.may(needed)) {
         return Ok(());
     }
     let what = if counts_permits { "giving a permit back" } else { "a refund of what a rate has counted" };
-    Err(Problem::forbidden(format!("{what} needs the role `{}`", needed.name())).into())
+    Err(Problem::forbidden(format!("{what} needs the role `{}`", needed.name())))
+}
+
+/// The first characters of a text that a client may have made up.
+pub(super) fn shown(text: &str) -> &str {
+    match text.char_indices().nth(64) {
+        Some((end, _)) => &text[..end],
+        None => text,
+    }
 }

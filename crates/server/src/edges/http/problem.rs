@@ -6,46 +6,73 @@ use axum::{
     body::Body,
     http::{HeaderValue, Response, StatusCode, header},
 };
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::body::text;
 use crate::{
     decide::{reservations::ReservationError, service::Refusal},
     listen::access::Stranger,
     rules::Problem as Mistake,
 };
 
-/// The error of a request, and the remedy.
+/// The response to a request, or why it is refused.
+pub(super) type Answered = Result<Response<Body>, Problem>;
+
+/// The error of a request, and the remedy. It is boxed, because handlers rarely return one.
 #[derive(Clone, Debug)]
-pub(super) struct Problem {
-    status: StatusCode,
+pub(super) struct Problem(Box<Parts>);
+
+#[derive(Clone, Debug, Serialize)]
+struct Parts {
+    #[serde(rename = "type")]
+    kind: &'static str,
     title: &'static str,
+    #[serde(serialize_with = "as_number")]
+    status: StatusCode,
     detail: String,
     /// The place in the body, as a JSON pointer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pointer: Option<String>,
     /// The limits with the most similar names, if the request names an unknown one.
+    #[serde(rename = "nearest_limits", skip_serializing_if = "Option::is_none")]
     nearest: Option<Vec<String>>,
     /// The mistakes in rules.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     mistakes: Vec<Value>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
 }
 
 impl Problem {
     pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, title, detail: detail.into(), pointer: None, nearest: None, mistakes: Vec::new() }
+        let (kind, detail) = ("about:blank", detail.into());
+        let (pointer, nearest, mistakes) = (None, None, Vec::new());
+        Self(Box::new(Parts { kind, title, status, detail, pointer, nearest, mistakes }))
     }
 
     pub fn bad_json(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "Not JSON", detail)
     }
 
-    pub fn bad_field(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
-        let pointer = Some(pointer.into());
-        Self { pointer, ..Self::new(StatusCode::BAD_REQUEST, "Invalid request", detail) }
+    pub fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        let mut problem = Self::new(StatusCode::BAD_REQUEST, "Invalid request", detail);
+        problem.0.pointer = Some(pointer.into());
+        problem
     }
 
     /// The same problem at this place of the body.
     pub fn under(mut self, place: &str) -> Self {
-        self.pointer = self.pointer.map(|pointer| pointer.replacen('#', place, 1));
+        self.0.pointer = self.0.pointer.map(|pointer| pointer.replacen('#', place, 1));
         self
+    }
+
+    /// A refusal by the service of one of the questions of a body, by its number.
+    pub fn from_part((at, refusal): (usize, Refusal)) -> Self {
+        Self::from_refusal(refusal, &format!("#/all/{at}"))
     }
 
     /// A refusal by the service, for this place in the body.
@@ -91,12 +118,12 @@ impl Problem {
             Refusal::InStore { .. } => (StatusCode::CONFLICT, "Kept in the store", "key"),
             Refusal::DeniedByRules { .. } => (StatusCode::CONFLICT, "Denied by the rules", "key"),
         };
-        let pointer = (!field.is_empty()).then(|| format!("{place}/{field}"));
-        let nearest = match refusal {
-            Refusal::UnknownLimit { nearest, .. } => Some(nearest),
-            _ => None,
-        };
-        Self { pointer, nearest, ..Self::new(status, title, detail) }
+        let mut problem = Self::new(status, title, detail);
+        problem.0.pointer = (!field.is_empty()).then(|| format!("{place}/{field}"));
+        if let Refusal::UnknownLimit { nearest, .. } = refusal {
+            problem.0.nearest = Some(nearest);
+        }
+        problem
     }
 
     /// The client has not authenticated.
@@ -122,8 +149,9 @@ impl Problem {
     /// Rules that cannot be used, with their lines.
     pub fn bad_rules(mistakes: &[Mistake]) -> Self {
         let words: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-        let mistakes = mistakes.iter().map(mistake).collect();
-        Self { mistakes, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", words.join("; ")) }
+        let mut problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", words.join("; "));
+        problem.0.mistakes = mistakes.iter().map(mistake).collect();
+        problem
     }
 
     /// The client lacks permission.
@@ -132,34 +160,15 @@ impl Problem {
     }
 
     pub fn detail(&self) -> &str {
-        &self.detail
-    }
-
-    pub fn to_json(&self) -> Value {
-        let mut body = json!({
-            "type": "about:blank",
-            "title": self.title,
-            "status": self.status.as_u16(),
-            "detail": self.detail,
-        });
-        if let Some(pointer) = &self.pointer {
-            body["pointer"] = json!(pointer);
-        }
-        if let Some(nearest) = &self.nearest {
-            body["nearest_limits"] = json!(nearest);
-        }
-        if !self.mistakes.is_empty() {
-            body["mistakes"] = json!(self.mistakes);
-        }
-        body
+        &self.0.detail
     }
 
     pub fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::from(self.to_json().to_string()));
-        *response.status_mut() = self.status;
-        let json = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(header::CONTENT_TYPE, json);
-        if self.status == StatusCode::UNAUTHORIZED {
+        // Texts and numbers always serialize.
+        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let mut response = text(body, "application/problem+json");
+        *response.status_mut() = self.0.status;
+        if self.0.status == StatusCode::UNAUTHORIZED {
             // Browsers ask their user for a name and a password: the client's name and its token.
             let how = HeaderValue::from_static("Basic realm=\"tidegate\", charset=\"UTF-8\"");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
@@ -173,29 +182,9 @@ pub(super) fn mistake(mistake: &Mistake) -> Value {
     json!({"line": mistake.line(), "what": mistake.what(), "mend": mistake.mending()})
 }
 
-/// A boxed [`Problem`], because handlers rarely return one.
-#[derive(Clone, Debug)]
-pub(super) struct Refused(Box<Problem>);
-
-impl Refused {
-    pub fn problem(&self) -> &Problem {
-        &self.0
-    }
-
-    pub fn into_response(self) -> Response<Body> {
-        self.0.into_response()
-    }
-}
-
 /// For a request with only one limit, which no list contains.
-impl From<Refusal> for Refused {
+impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        Problem::from_refusal(refusal, "#").into()
-    }
-}
-
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Self {
-        Self(Box::new(problem))
+        Self::from_refusal(refusal, "#")
     }
 }

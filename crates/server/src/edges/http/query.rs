@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use axum::http::{Uri, uri::InvalidUri};
 
-use super::problem::{Problem, Refused};
+use super::problem::Problem;
 
 /// Why a query is refused.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub(crate) enum QueryError {
 pub(super) fn fields<'u, const N: usize>(
     uri: &'u Uri,
     names: [&str; N],
-) -> Result<[Option<Cow<'u, str>>; N], Refused> {
+) -> Result<[Option<Cow<'u, str>>; N], Problem> {
     read(uri, names).map_err(|error| bad(error.to_string()))
 }
 
@@ -66,7 +66,7 @@ pub(super) fn number(
     name: &str,
     default: usize,
     range: std::ops::RangeInclusive<usize>,
-) -> Result<usize, Refused> {
+) -> Result<usize, Problem> {
     let Some(text) = value else { return Ok(default) };
     text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
         bad(format!("`{name}` must be a whole number from {} to {}", range.start(), range.end()))
@@ -77,10 +77,10 @@ pub(super) fn number(
 ///
 /// # Errors
 /// When it is missing.
-pub(super) fn needed<'v>(value: Option<&'v Cow<'_, str>>, name: &str) -> Result<&'v str, Refused> {
+pub(super) fn needed<'v>(value: Option<&'v Cow<'_, str>>, name: &str) -> Result<&'v str, Problem> {
     value.map(AsRef::as_ref).ok_or_else(|| bad(format!("the query needs a field: {name}=...")))
 }
 
-fn bad(detail: String) -> Refused {
-    Problem::bad_field("#", detail).into()
+fn bad(detail: String) -> Problem {
+    Problem::at("#", detail)
 }

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use axum::{body::Body, http::Response};
 use serde_json::json;
 
 use super::{
     answer,
-    app::App,
     ask::{self, Ask, Costs, Reserve, Reserved},
-    problem::{Problem, Refused},
+    permit::Caller,
+    problem::{Answered, Problem},
     table::Endpoint,
 };
 use crate::decide::{
@@ -20,45 +19,38 @@ use crate::decide::{
 /// How long a reservation lives if the request does not say it.
 const USUAL_TTL: Duration = Duration::from_mins(1);
 
-pub(super) async fn run(
-    app: &App,
-    endpoint: Endpoint,
-    body: &[u8],
-    permitted: &impl Fn(&str) -> Result<(), Problem>,
-) -> Result<Response<Body>, Refused> {
+pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, body: &[u8]) -> Answered {
+    let app = caller.app;
     let service = &app.service;
     match endpoint {
         Endpoint::Reserve => {
             let body: Reserve<'_> = ask::read(body)?;
             let ttl = body.ttl.unwrap_or(USUAL_TTL);
             let asks = body.asks()?;
-            asks.iter().enumerate().try_for_each(|(at, ask)| {
-                permitted(&ask.limit).map_err(|problem| problem.under(&format!("#/all/{at}")))
-            })?;
+            caller.permit_each(&asks)?;
             let asked: Vec<_> = asks.iter().map(Ask::question).collect();
             let reserved = service.reserve(&asked, ttl.into(), service.now()).await;
-            let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
-            let (joint, id) = reserved.map_err(place)?;
+            let (joint, id) = reserved.map_err(Problem::from_part)?;
             let id = id.map(|id| (id.to_string(), ttl));
             let response = answer::reserved(&joint, id.as_ref().map(|(id, ttl)| (id.as_str(), *ttl)));
             Ok(app.for_vendor(&joint.answers, response))
         }
         Endpoint::Extend => {
             let Costs { id, costs } = ask::read(body)?;
-            let id = owned(app, &id, permitted).await?;
+            let id = owned(caller, &id).await?;
             let joint = service.extend(id, &costs, service.now()).await?;
             Ok(app.for_vendor(&joint.answers, answer::all(&joint, None)))
         }
         Endpoint::Settle => {
             let Costs { id, costs } = ask::read(body)?;
-            let id = owned(app, &id, permitted).await?;
+            let id = owned(caller, &id).await?;
             let first =
                 service.settle(id, Some(&costs), service.now()).await.map_err(Refusal::Reservation)?;
             Ok(answer::json(&json!({"settled": first})))
         }
         _ => {
             let Reserved { id } = ask::read(body)?;
-            let id = owned(app, &id, permitted).await?;
+            let id = owned(caller, &id).await?;
             let first = service.settle(id, None, service.now()).await.map_err(Refusal::Reservation)?;
             Ok(answer::json(&json!({"cancelled": first})))
         }
@@ -66,10 +58,10 @@ pub(super) async fn run(
 }
 
 /// The reservation with this id, if the client may use all of its limits.
-async fn owned(app: &App, id: &str, permitted: &impl Fn(&str) -> Result<(), Problem>) -> Result<Id, Refused> {
+async fn owned(caller: &Caller<'_>, id: &str) -> Result<Id, Problem> {
     let refuse = |why: ReservationError| Problem::from_refusal(Refusal::Reservation(why), "#/id");
     let id: Id = id.parse().map_err(refuse)?;
-    let parts = app.service.reserved(id).await.map_err(refuse)?;
-    parts.iter().try_for_each(|part| permitted(&part.limit))?;
+    let parts = caller.app.service.reserved(id).await.map_err(refuse)?;
+    parts.iter().try_for_each(|part| caller.permit(&part.limit))?;
     Ok(id)
 }

@@ -22,8 +22,8 @@ use super::{
     ask::{self, Ask, Asks},
     body::{body, drain, text},
     descriptors, flow, history, overview,
-    permit::{permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates},
-    problem::{Problem, Refused},
+    permit::{Caller, permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates, shown},
+    problem::{Answered, Problem},
     reserve, rules_file, servers,
     table::{Endpoint, Found, Plane, ROUTES, Route, find},
     top, trace, what_if,
@@ -120,13 +120,8 @@ fn without_body(mut response: Response<Body>) -> Response<Body> {
 
 /// Calls the handler of a path. The futures of rare ones are boxed: hyper moves this future for each request, and it would have room
 /// for the largest of them.
-async fn run(
-    app: &App,
-    plane: Plane,
-    route: &Route,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, Refused> {
-    refuse_foreign_pages(app, plane, route.endpoint.makes_decisions(), &request)?;
+async fn run(app: &App, plane: Plane, route: &Route, request: Request<Incoming>) -> Answered {
+    refuse_foreign_pages(app, plane, route.makes_decisions(), &request)?;
     let is_open = app.open_metrics && route.endpoint == Endpoint::Metrics;
     let rights = match route.needs().filter(|_| !is_open) {
         None => None,
@@ -138,15 +133,7 @@ async fn run(
             }
         },
     };
-    let permitted = |limit: &str| match &rights {
-        Some(rights) if !rights.concern(limit.as_bytes()) => {
-            Err(Problem::forbidden(format!("{} may not use the limit `{}`", rights.name, shown(limit))))
-        }
-        Some(rights) => service::refuse_unknown(&app.service.limits(), limit.as_bytes(), rights)
-            .map_err(|refusal| Problem::from_refusal(refusal, "#")),
-        None => Ok(()),
-    };
-    let endpoint = route.endpoint;
+    let (caller, endpoint) = (Caller { app, rights }, route.endpoint);
     match endpoint {
         Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
         Endpoint::Ready => ready(app),
@@ -154,67 +141,61 @@ async fn run(
             ready(app)?;
             Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
         }
-        Endpoint::Check => check(app, &request, &permitted).await,
-        Endpoint::Top => top::answer(app, request.uri(), &permitted),
-        Endpoint::Denied => top::denied(app, request.uri(), &permitted),
-        Endpoint::History => history::answer(app, request.uri(), &permitted),
-        Endpoint::Flow => flow::answer(app, request.uri(), rights.as_deref()),
-        Endpoint::FlowReport => Box::pin(flow::report(app, request, rights.as_deref())).await,
-        Endpoint::FlowRules => Box::pin(flow::push(app, request, rights.as_deref())).await,
+        Endpoint::Check => check(&caller, &request).await,
+        Endpoint::Top => top::answer(&caller, request.uri()),
+        Endpoint::Denied => top::denied(&caller, request.uri()),
+        Endpoint::History => history::answer(&caller, request.uri()),
+        Endpoint::Flow => flow::answer(&caller, request.uri()),
+        Endpoint::FlowReport => Box::pin(flow::report(&caller, request)).await,
+        Endpoint::FlowRules => Box::pin(flow::push(&caller, request)).await,
         Endpoint::Servers => Box::pin(servers::answer(app)).await,
-        Endpoint::Limits => overview::answer(app, request.uri(), rights.as_deref()),
-        Endpoint::Trace => Box::pin(trace::answer(app, request.uri(), rights)).await,
+        Endpoint::Limits => overview::answer(&caller, request.uri()),
+        Endpoint::Trace => Box::pin(trace::answer(&caller, request.uri())).await,
         Endpoint::RulesFile | Endpoint::RulesCheck | Endpoint::RulesSave => {
-            Box::pin(rules_file::run(app, endpoint, request, rights.as_deref())).await
+            Box::pin(rules_file::run(&caller, endpoint, request)).await
         }
-        Endpoint::WhatIf => Box::pin(what_if::answer(app, request, rights)).await,
+        Endpoint::WhatIf => Box::pin(what_if::answer(&caller, request)).await,
         Endpoint::Json => {
             let body = body(request).await?;
-            Box::pin(descriptors::decide(&app.rates, &body, rights.as_deref())).await
+            Box::pin(descriptors::decide(&caller, &body)).await
         }
         Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
         Endpoint::Acquire | Endpoint::Peek => {
             let body = body(request).await?;
             let asks = ask::asks(&body)?;
             match &asks {
-                Asks::One(ask) => permitted(&ask.limit)?,
-                Asks::All(all) => all.iter().enumerate().try_for_each(|(at, ask)| {
-                    permitted(&ask.limit).map_err(|problem| problem.under(&format!("#/all/{at}")))
-                })?,
+                Asks::One(ask) => caller.permit(&ask.limit)?,
+                Asks::All(all) => caller.permit_each(all)?,
             }
             decide(app, endpoint, asks).await
         }
         Endpoint::Reserve | Endpoint::Extend | Endpoint::Settle | Endpoint::Cancel => {
             let body = body(request).await?;
-            Box::pin(reserve::run(app, endpoint, &body, &permitted)).await
+            Box::pin(reserve::run(&caller, endpoint, &body)).await
         }
         Endpoint::Charge | Endpoint::Refund => {
             let body = body(request).await?;
             let ask = ask::read::<Ask<'_>>(&body)?;
-            permitted(&ask.limit)?;
+            caller.permit(&ask.limit)?;
             let act = if endpoint == Endpoint::Charge { Act::Charge } else { Act::Refund };
             if act == Act::Refund {
-                refuse_to_refund_rates(app, &ask, rights.as_deref())?;
+                refuse_to_refund_rates(&caller, &ask)?;
             }
             let answer = app.service.decide(ask.question(), act, app.service.now()).await?;
-            if let (Act::Refund, Some(rights)) = (act, &rights) {
+            if let (Act::Refund, Some(rights)) = (act, &caller.rights) {
                 app.service.record_refund(&rights.name, &answer.limit, &answer.key, ask.cost);
             }
             Ok(app.one(&answer, Some(StatusCode::OK)))
         }
         // What operators and their tools ask for.
-        _ => Box::pin(admin::run(app, endpoint, request, rights.as_deref(), &permitted)).await,
+        _ => Box::pin(admin::run(&caller, endpoint, request)).await,
     }
 }
 
 /// Decides for a proxy.
-async fn check(
-    app: &App,
-    request: &Request<Incoming>,
-    permitted: impl Fn(&str) -> Result<(), Problem>,
-) -> Result<Response<Body>, Refused> {
-    let ask = ask::in_head(request)?;
-    permitted(ask.limit)?;
+async fn check(caller: &Caller<'_>, request: &Request<Incoming>) -> Answered {
+    let (app, ask) = (caller.app, ask::in_head(request)?);
+    caller.permit(ask.limit)?;
     let asked = service::Ask { limit: ask.limit.as_bytes(), key: ask.key.as_deref(), cost: ask.cost };
     let answer = app.service.decide(asked, Act::Take, app.service.now()).await?;
     // A proxy wants only the head: nginx closes a connection on which a body is left.
@@ -229,10 +210,10 @@ async fn check(
 
 /// Whether the server accepts requests. A store that is down does not make it unready as long as every limit can decide without the
 /// store: the other servers use the same store.
-fn ready(app: &App) -> Result<Response<Body>, Refused> {
+fn ready(app: &App) -> Answered {
     let unavailable = |title, detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail);
     if !app.ready.load(Ordering::Acquire) {
-        return Err(unavailable("Stopping", "the server is stopping; use another server".to_owned()).into());
+        return Err(unavailable("Stopping", "the server is stopping; use another server".to_owned()));
     }
     match app.service.readiness() {
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
@@ -242,18 +223,18 @@ fn ready(app: &App) -> Result<Response<Body>, Refused> {
         }
         Readiness::NoRules => {
             let detail = "there is no rule for Envoy yet (--envoy-await-rules)".to_owned();
-            Err(unavailable("No rules", detail).into())
+            Err(unavailable("No rules", detail))
         }
         Readiness::Closed { limit, why } => {
             let detail = format!(
                 "the shared store is down, and limit `{limit}` denies everything until it is up again (on_error: closed): {why}"
             );
-            Err(unavailable("Store down", detail).into())
+            Err(unavailable("Store down", detail))
         }
     }
 }
 
-async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Response<Body>, Refused> {
+async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Answered {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
     // A peek succeeds also when it denies; 429 is only for denied requests.
@@ -272,8 +253,7 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Result<Respons
             } else {
                 Box::pin(service.peek_all(&asks, now)).await
             };
-            let place = |(at, refusal)| Problem::from_refusal(refusal, &format!("#/all/{at}"));
-            let joint = joint.map_err(place)?;
+            let joint = joint.map_err(Problem::from_part)?;
             Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
         }
     }
@@ -300,12 +280,4 @@ fn wrong_method(app: &App, method: &Method, path: &str, allowed: &'static str) -
     let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     response
-}
-
-/// The first characters of a text that a client may have made up.
-fn shown(text: &str) -> &str {
-    match text.char_indices().nth(64) {
-        Some((end, _)) => &text[..end],
-        None => text,
-    }
 }

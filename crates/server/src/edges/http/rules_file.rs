@@ -3,10 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::Body,
-    http::{Request, Response, StatusCode},
-};
+use axum::http::{Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
 use similar::TextDiff;
@@ -16,12 +13,12 @@ use super::{
     admin, answer,
     app::App,
     body::rules_body,
-    problem::{Problem, Refused, mistake},
+    permit::Caller,
+    problem::{Answered, Problem, mistake},
     query,
     table::Endpoint,
 };
 use crate::{
-    listen::access::Rights,
     observe::audit::Action,
     rules::{
         RulesError,
@@ -36,17 +33,9 @@ const MAX_DIFF: usize = 512 * 1024;
 /// A difference that takes longer to find is shown coarsely.
 const DIFF_TIME: std::time::Duration = std::time::Duration::from_millis(200);
 
-pub(super) async fn run(
-    app: &App,
-    endpoint: Endpoint,
-    request: Request<Incoming>,
-    rights: Option<&Rights>,
-) -> Result<Response<Body>, Refused> {
-    // The file has all limits.
-    if let Some(rights) = rights.filter(|rights| !rights.concern_all()) {
-        let detail = format!("{} may not see all limits, which the rules file has", rights.name);
-        return Err(Problem::forbidden(detail).into());
-    }
+pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, request: Request<Incoming>) -> Answered {
+    caller.permit_all("see all limits, which the rules file has")?;
+    let app = caller.app;
     match endpoint {
         Endpoint::RulesCheck => {
             let (text, _permit) = rules_body(&app.rules_thread.readers, request).await?;
@@ -55,7 +44,7 @@ pub(super) async fn run(
         Endpoint::RulesSave => {
             let [version] = query::fields(request.uri(), ["version"])?;
             let version = query::needed(version.as_ref(), "version")?.to_owned();
-            let who = rights.map_or("", |rights| &rights.name).to_owned();
+            let who = caller.name().to_owned();
             let (text, _permit) = rules_body(&app.rules_thread.readers, request).await?;
             save(app, text, version, who).await
         }
@@ -63,7 +52,7 @@ pub(super) async fn run(
     }
 }
 
-async fn file(app: &App) -> Result<Response<Body>, Refused> {
+async fn file(app: &App) -> Answered {
     let file = Arc::clone(&app.rules_file);
     let Text { text, version } =
         on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?;
@@ -78,7 +67,7 @@ async fn file(app: &App) -> Result<Response<Body>, Refused> {
 }
 
 /// The mistakes in a text, and its differences from the file.
-async fn check(app: &App, text: String) -> Result<Response<Body>, Refused> {
+async fn check(app: &App, text: String) -> Answered {
     let (file, keeping) = (Arc::clone(&app.rules_file), app.service.keeping());
     let checked = parsing(app, move || {
         let before = file.read()?;
@@ -106,7 +95,7 @@ fn difference(before: &str, after: &str) -> String {
 }
 
 /// Writes the text into the file, and loads it.
-async fn save(app: &App, text: String, version: String, who: String) -> Result<Response<Body>, Refused> {
+async fn save(app: &App, text: String, version: String, who: String) -> Answered {
     let (file, keeping, now) = (Arc::clone(&app.rules_file), app.service.keeping(), app.service.now());
     let name = who.clone();
     let saved = parsing(app, move || file.save(&text, &version, keeping, (&name, now))).await?;
@@ -114,10 +103,10 @@ async fn save(app: &App, text: String, version: String, who: String) -> Result<R
         let status = match &error {
             SaveError::NotWritable => StatusCode::FORBIDDEN,
             SaveError::BuiltIn | SaveError::Changed => StatusCode::CONFLICT,
-            SaveError::Mistakes(mistakes) => return Refused::from(Problem::bad_rules(mistakes)),
+            SaveError::Mistakes(mistakes) => return Problem::bad_rules(mistakes),
             SaveError::Rejected(_) | SaveError::Io(..) => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Problem::new(status, "Rules not saved", error.to_string()).into()
+        Problem::new(status, "Rules not saved", error.to_string())
     })?;
     let previous = previous.display().to_string();
     // Reload now instead of at the next poll, so that the response has the result.
@@ -132,20 +121,20 @@ async fn save(app: &App, text: String, version: String, who: String) -> Result<R
 pub(super) async fn parsing<T: Send + 'static>(
     app: &App,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refused> {
+) -> Result<T, Problem> {
     app.rules_thread.run(work).await.ok_or_else(failed)
 }
 
 /// A file system may hang: not on a thread that serves.
-async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refused> {
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     spawn_blocking(work).await.map_err(|_| failed())
 }
 
-fn failed() -> Refused {
+fn failed() -> Problem {
     let detail = "the server failed at it; its log says why";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Failed", detail).into()
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Failed", detail)
 }
 
-fn unreadable(error: &RulesError) -> Refused {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Rules not readable", error.to_string()).into()
+fn unreadable(error: &RulesError) -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Rules not readable", error.to_string())
 }

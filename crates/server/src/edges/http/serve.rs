@@ -14,6 +14,7 @@ use axum::{
     body::Body,
     http::{HeaderValue, Request, Response, StatusCode, Version, header},
 };
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use hyper::{
     body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint},
     service::service_fn,
@@ -28,10 +29,10 @@ use tokio::task::JoinSet;
 use super::{MAX_BODY, credentials::Certificate, problem::Problem, routes::Paths};
 use crate::{
     listen::{
-        connections::{Accepted, Acceptor, Call, Calls, ControlFrames, WhenWoken},
+        connections::{Accepted, Acceptor, Call, Calls, ControlFrames},
         security::ListenerSecurity,
         strangers::Strangers,
-        tls::{Above, Stream},
+        tls::{self, Above},
     },
     observe::metrics::ConnectionStats,
 };
@@ -66,7 +67,7 @@ pub(crate) async fn serve(
 ) {
     let (paths, graceful) = (Arc::new(paths), GracefulShutdown::new());
     let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
-    let strangers = Arc::new(Strangers::new(connections.name()));
+    let strangers = Arc::new(Strangers::new(connections.bounds.name));
     let mut serving = JoinSet::new();
     let serve = |Accepted { io, calls, peer, open }| {
         let (http, idle_time) = if calls.slot.is_spare {
@@ -79,31 +80,31 @@ pub(crate) async fn serve(
         async move {
             let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
-                let stream = Stream::begin(io, tls).await.inspect_err(|_| {
+                let stream = tls::begin(io, tls).await.inspect_err(|_| {
                     stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 })?;
-                let certificate = stream.names().map(Certificate);
+                let certificate = tls::client_names(&stream).map(Certificate);
                 let connection = http.serve_connection(
                     TokioIo::new(frames.watch(stream)),
                     edge(paths, its, certificate, strangers, peer.ip()),
                 );
                 watcher.watch(connection).await.map_err(io::Error::other)
             };
-            // Not asked at each request, which takes a fiftieth of its instructions.
-            let closed = WhenWoken::new(async {
+            // In a list, which polls it when it was woken. To ask it at each request takes a fiftieth of a request's instructions.
+            let mut closed = FuturesUnordered::from_iter([async {
                 tokio::select! {
                     () = calls.slot.must_give_way() => "idle connection closed for a new one",
                     // HTTP/1 has its own idle timeout. The phase that selects the version, and HTTP/2, have none.
                     () = calls.are_absent_for(idle_time) => "connection was idle for too long",
                     () = frames.are_too_many() => "too many HTTP/2 frames without a request",
                 }
-            });
+            }]);
             tokio::select! {
                 biased;
                 ended = served => if let Err(error) = ended {
                     tracing::debug!(%peer, %error, "connection ended");
                 },
-                why = closed => tracing::debug!(%peer, why, "connection closed"),
+                Some(why) = closed.next() => tracing::debug!(%peer, why, "connection closed"),
             }
             drop(open);
         }

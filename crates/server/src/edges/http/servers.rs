@@ -1,21 +1,18 @@
 //! `GET /v1/servers`: the servers that share the store, as their heartbeats show them.
 
-use axum::{
-    body::Body,
-    http::{Response, StatusCode},
-};
+use axum::http::StatusCode;
 use serde_json::json;
 
 use super::{
     answer,
     app::App,
-    problem::{Problem, Refused},
+    problem::{Answered, Problem},
 };
 
-pub(super) async fn answer(app: &App) -> Result<Response<Body>, Refused> {
+pub(super) async fn answer(app: &App) -> Answered {
     let Some(shared) = app.service.store() else {
         let detail = "this server shares its limits with no other; start it with --store";
-        return Err(Problem::new(StatusCode::CONFLICT, "No store", detail).into());
+        return Err(Problem::new(StatusCode::CONFLICT, "No store", detail));
     };
     let servers = shared.servers().await.map_err(|error| {
         let detail = format!("the list of servers is in the store: {error}");

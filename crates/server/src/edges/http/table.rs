@@ -85,25 +85,6 @@ pub enum Endpoint {
     OpenApi,
 }
 
-impl Endpoint {
-    /// Whether this path makes decisions.
-    pub(crate) fn makes_decisions(self) -> bool {
-        matches!(
-            self,
-            Self::Acquire
-                | Self::Peek
-                | Self::Charge
-                | Self::Reserve
-                | Self::Extend
-                | Self::Settle
-                | Self::Cancel
-                | Self::Refund
-                | Self::Check
-                | Self::Json
-        )
-    }
-}
-
 /// The two HTTP listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {
@@ -149,6 +130,11 @@ impl Route {
             (_, Served::OnAdmin) if self.method == "GET" => Some(Role::Observe),
             (_, Served::OnAdmin) => Some(Role::Operate),
         }
+    }
+
+    /// Whether this path makes decisions.
+    pub(crate) fn makes_decisions(&self) -> bool {
+        self.needs() == Some(Role::Decide)
     }
 
     /// Another role that is enough on the control plane: to peek is to observe, and to charge and refund is to operate.

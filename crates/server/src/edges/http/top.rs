@@ -3,18 +3,10 @@
 
 use std::borrow::Cow;
 
-use axum::{
-    body::Body,
-    http::{Response, Uri},
-};
+use axum::http::Uri;
 use serde_json::{Value, json};
 
-use super::{
-    answer,
-    app::App,
-    problem::{Problem, Refused},
-    query,
-};
+use super::{answer, permit::Caller, problem::Answered, query};
 use crate::{decide::service::DeniedKey, observe::heavy::TopKey};
 
 /// The default number of keys.
@@ -31,17 +23,13 @@ fn key(top: &TopKey) -> Value {
     body
 }
 
-/// `permitted` says whether the client's rights cover a limit.
-pub(super) fn answer(
-    app: &App,
-    uri: &Uri,
-    permitted: &impl Fn(&str) -> Result<(), Problem>,
-) -> Result<Response<Body>, Refused> {
+/// The heavy keys of one limit.
+pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [limit, n] = query::fields(uri, ["limit", "n"])?;
     let limit = query::needed(limit.as_ref(), "limit")?;
-    permitted(limit)?;
+    caller.permit(limit)?;
     let most = query::number(n.as_deref(), "n", USUAL, 1..=100_000)?;
-    let top = app.service.top(limit.as_bytes(), most, app.service.now())?;
+    let top = caller.app.service.top(limit.as_bytes(), most, caller.app.service.now())?;
     Ok(answer::json(&json!({
         "limit_name": limit,
         // How long the keys have been counted.
@@ -57,16 +45,12 @@ pub(super) fn answer(
     })))
 }
 
-/// `permitted` says whether the client's rights cover a limit.
-pub(super) fn denied(
-    app: &App,
-    uri: &Uri,
-    permitted: &impl Fn(&str) -> Result<(), Problem>,
-) -> Result<Response<Body>, Refused> {
+/// The keys with the most denials of all limits that the client's rights cover.
+pub(super) fn denied(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [n] = query::fields(uri, ["n"])?;
     let most = query::number(n.as_deref(), "n", USUAL, 1..=1_000)?;
-    let now = app.service.now();
-    let all = app.service.denied_most(|limit| permitted(limit).is_ok(), most, now);
+    let now = caller.app.service.now();
+    let all = caller.app.service.denied_most(|limit| caller.permit(limit).is_ok(), most, now);
     let each = |denied: &DeniedKey| {
         let (spec, standing) = (denied.limit.spec(), denied.standing(now));
         let mut body = key(&denied.key);

@@ -4,15 +4,16 @@ use std::{borrow::Cow, convert::Infallible, sync::Arc};
 
 use axum::{
     body::Body,
-    http::{HeaderValue, Response, StatusCode, Uri, header},
+    http::{StatusCode, Uri},
 };
 use futures_util::stream;
 use tidegate_core::Nanos;
 use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 
 use super::{
-    app::App,
-    problem::{Problem, Refused},
+    body::text,
+    permit::Caller,
+    problem::{Answered, Problem},
     query,
 };
 use crate::{
@@ -20,30 +21,25 @@ use crate::{
         service::{Refusal, resolve},
         throttle::THROTTLE,
     },
-    listen::access::Rights,
     observe::trace::Recording,
 };
 
 /// The trace as lines, with a part of the memory for one reader at a time.
-pub(super) async fn answer(
-    app: &App,
-    uri: &Uri,
-    rights: Option<Arc<Rights>>,
-) -> Result<Response<Body>, Refused> {
+pub(super) async fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [limit, seconds, names] = query::fields(uri, ["limit", "seconds", "names"])?;
     let has_names = match names.as_deref() {
         None | Some("true") => true,
         Some("false") => false,
-        Some(_) => return Err(Problem::bad_field("#", "`names` must be true or false").into()),
+        Some(_) => return Err(Problem::at("#", "`names` must be true or false")),
     };
     let seconds = query::number(seconds.as_deref(), "seconds", 0, 1..=1_000_000_000)?;
     if let Some(limit) = limit.as_deref().filter(|limit| *limit != THROTTLE) {
-        let limits = app.service.limits();
+        let limits = caller.app.service.limits();
         resolve(&limits, limit.as_bytes(), Some(&[]))?;
     }
     let limit = limit.map(Cow::into_owned);
     let span = (seconds > 0).then(|| Nanos::from_secs(seconds as u64));
-    let (mut recording, permit) = taken(app, rights, limit, span).await?;
+    let (mut recording, permit) = taken(caller, limit, span).await?;
     if !has_names {
         recording.names.clear();
     }
@@ -52,22 +48,19 @@ pub(super) async fn answer(
         let _ = &permit;
         Ok::<_, Infallible>(piece)
     });
-    let mut response = Response::new(Body::from_stream(stream::iter(pieces)));
-    let kind = HeaderValue::from_static("application/x-ndjson");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    Ok(response)
+    Ok(text(Body::from_stream(stream::iter(pieces)), "application/x-ndjson"))
 }
 
 /// A copy of the trace, of the limits that concern the client (or of one of them), and the place of the only one who may have it.
 pub(super) async fn taken(
-    app: &App,
-    rights: Option<Arc<Rights>>,
+    caller: &Caller<'_>,
     limit: Option<String>,
     span: Option<Nanos>,
-) -> Result<(Recording, OwnedSemaphorePermit), Refused> {
+) -> Result<(Recording, OwnedSemaphorePermit), Problem> {
+    let Caller { app, rights } = caller.clone();
     let Ok(permit) = Arc::clone(&app.trace_readers).try_acquire_owned() else {
         let detail = "another client reads the trace, which doubles its memory: try again in a moment";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Trace being read", detail).into());
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Trace being read", detail));
     };
     let service = Arc::clone(&app.service);
     let taken = spawn_blocking(move || {

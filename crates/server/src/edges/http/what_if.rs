@@ -1,39 +1,31 @@
 //! `POST /v1/what-if`: what other rules would have decided on the trace.
 
-use std::sync::Arc;
-
-use axum::{
-    body::Body,
-    http::{Request, Response},
-};
+use axum::http::Request;
 use hyper::body::Incoming;
 use serde_json::json;
 use tokio::task::spawn_blocking;
 
 use super::{
     answer,
-    app::App,
     body::rules_body,
-    problem::{Problem, Refused},
+    permit::Caller,
+    problem::{Answered, Problem},
     rules_file::parsing,
     trace::taken,
 };
-use crate::{listen::access::Rights, observe::what_if::what_if, rules};
+use crate::{observe::what_if::what_if, rules};
 
 /// How many keys of each limit are listed.
 const KEYS: usize = 20;
 
 /// The body is rules as a file has them. All limits of them that concern the client are replayed.
-pub(super) async fn answer(
-    app: &App,
-    request: Request<Incoming>,
-    rights: Option<Arc<Rights>>,
-) -> Result<Response<Body>, Refused> {
+pub(super) async fn answer(caller: &Caller<'_>, request: Request<Incoming>) -> Answered {
+    let Caller { app, rights } = caller.clone();
     let (text, _permit) = rules_body(&app.rules_thread.readers, request).await?;
     let keeping = app.service.keeping();
     let rules = parsing(app, move || rules::parse_for(&text, keeping)).await?;
     let rules = rules.map_err(|problems| Problem::bad_rules(&problems))?;
-    let (recording, permit) = taken(app, rights.clone(), None, None).await?;
+    let (recording, permit) = taken(caller, None, None).await?;
     let trace = app.service.trace().cloned();
     let told = spawn_blocking(move || {
         let concern = |name: &str| rights.as_ref().is_none_or(|rights| rights.concern(name.as_bytes()));
@@ -49,7 +41,6 @@ pub(super) async fn answer(
             "limits": told,
         })
     });
-    let told =
-        told.await.map_err(|_| Problem::bad_field("#", "the replay failed; the server's log says why"))?;
+    let told = told.await.map_err(|_| Problem::at("#", "the replay failed; the server's log says why"))?;
     Ok(answer::json(&told))
 }

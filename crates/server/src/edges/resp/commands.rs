@@ -4,13 +4,13 @@ use std::fmt::Write;
 
 use super::{
     handshake, heavy, introspection,
-    limiting::{self, refuse},
+    limiting::{self, decide, operate, refuse},
     reserving,
-    session::{Command, Context, Flow, Needs, find},
+    session::{Command, Context, Needs, find},
 };
 use crate::{
     decide::{
-        service::{Refusal, refuse_unknown},
+        service::{Act, Operation, Refusal, refuse_unknown},
         throttle::THROTTLE,
     },
     listen::access::Role,
@@ -20,7 +20,7 @@ const MANY: usize = super::MAX_ARGS;
 
 /// A row of [`COMMANDS`].
 macro_rules! command {
-    ($name:literal $args:expr, $key:literal, $usage:literal, $summary:literal, $run:path) => {
+    ($name:literal $args:expr, $key:literal, $usage:literal, $summary:literal, $run:expr) => {
         Command {
             name: $name,
             args: $args,
@@ -47,7 +47,7 @@ macro_rules! command {
 
 /// All commands, the most frequent first, because a lookup searches in this order.
 pub(super) static COMMANDS: [Command; 25] = [
-    command!(decide "acquire"(1, 4), 2, "limit key [cost [REASON]]", "Take a cost (default 1) from a limit if it admits", limiting::acquire),
+    command!(decide "acquire"(1, 4), 2, "limit key [cost [REASON]]", "Take a cost (default 1) from a limit if it admits", |context, args| decide(context, "acquire", args, Act::Take)),
     Command {
         needs: Needs::OnThrottle(Role::Decide),
         ..command!(
@@ -58,9 +58,9 @@ pub(super) static COMMANDS: [Command; 25] = [
             limiting::cl_throttle
         )
     },
-    command!(decide "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", limiting::peek),
-    command!(decide "charge"(1, 4), 2, "limit key [cost [REASON]]", "Charge a cost (default 1), whether it fits or not", limiting::charge),
-    command!(decide "refund"(1, 3), 2, "limit key [cost]", "Refund up to a cost (default 1)", limiting::refund),
+    command!(decide "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
+    command!(decide "charge"(1, 4), 2, "limit key [cost [REASON]]", "Charge a cost (default 1), whether it fits or not", |context, args| decide(context, "charge", args, Act::Charge)),
+    command!(decide "refund"(1, 3), 2, "limit key [cost]", "Refund up to a cost (default 1)", |context, args| decide(context, "refund", args, Act::Refund)),
     command!(
         "reserve"(4, reserving::MOST_ARGS),
         3,
@@ -84,7 +84,7 @@ pub(super) static COMMANDS: [Command; 25] = [
     ),
     command!("cancel"(1, 1), 0, "id", "Return all that a reservation took", reserving::cancel),
     command!(operate "block"(2, 3), 2, "limit key [milliseconds]", "Deny a key for a time, or until it is unblocked", limiting::block),
-    command!(operate "unblock"(2, 2), 2, "limit key", "End the block of a key", limiting::unblock),
+    command!(operate "unblock"(2, 2), 2, "limit key", "End the block of a key", |context, args| operate(context, "unblock", args, Operation::Unblock)),
     command!(operate "override"(3, 4), 2, "limit key quota|END [milliseconds]", "Give a key its own quota, for a time or until END", limiting::override_key),
     command!(observe "top"(1, 2), 0, "limit [count]", "The keys with the most requests and the most denials", heavy::top),
     command!("ping"(0, 1), 0, "[message]", "Reply with PONG or the message", handshake::ping),
@@ -109,24 +109,20 @@ pub(super) static COMMANDS: [Command; 25] = [
 
 /// Runs one command; `args` begins with its name.
 #[inline]
-pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let Some((name, args)) = args.split_first() else { return Flow::Continue };
-    let Some(command) = find(&COMMANDS, name) else {
-        unknown(context, name, args);
-        return Flow::Continue;
-    };
+pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) {
+    let Some((name, args)) = args.split_first() else { return };
+    let Some(command) = find(&COMMANDS, name) else { return unknown(context, name, args) };
     if context.session.rights().is_none() && command.needs != Needs::Nothing {
-        context.replies().error("NOAUTH Authentication required.");
+        context.error("NOAUTH Authentication required.");
     } else if args.len() < command.args.0 || args.len() > command.args.1 {
         context.wrong_number(command.name);
     } else if !is_permitted(context, command.needs, args) {
         context.not_permitted(&format!("run the '{}' command here", command.name));
     } else if let Err(refusal) = refuse_unknown_limit(context, command.needs, args) {
-        return refuse(context, command.name, &refusal);
+        refuse(context, command.name, &refusal);
     } else {
-        return (command.run)(context, args);
+        (command.run)(context, args);
     }
-    Flow::Continue
 }
 
 #[inline]
@@ -176,8 +172,6 @@ fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
         "WATCH" | "UNWATCH" => Some("ERR transactions are not supported: nothing is watched"),
         _ => None,
     };
-    if let Some(error) = transaction {
-        return context.replies().error(error);
-    }
-    context.replies().error(&format!("ERR unknown command '{name}', with args beginning with: {beginning}"));
+    let unknown = || format!("ERR unknown command '{name}', with args beginning with: {beginning}");
+    context.error(&transaction.map_or_else(unknown, str::to_owned));
 }

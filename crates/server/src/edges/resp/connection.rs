@@ -15,7 +15,7 @@ use super::{
     commands::{COMMANDS, run},
     parse::{Ahead, ProtocolError},
     reply::Replies,
-    session::{Context, Flow, Session},
+    session::{Context, Session},
     socket::Socket,
 };
 use crate::{decide::limits::Limits, listen::tls::HANDSHAKE_TIME};
@@ -35,7 +35,7 @@ const STUCK: Nanos = Nanos::from_secs(30);
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent fact; most combinations occur")]
 pub(super) struct Connection {
     pub stream: Socket,
-    session: Session,
+    pub session: Session,
     /// An unfinished frame, or frames that wait until output is sent.
     input: Vec<u8>,
     output: Vec<u8>,
@@ -43,15 +43,15 @@ pub(super) struct Connection {
     /// Questions to the shared store, and the replies after them.
     batch: Batch,
     /// The store is being asked. No command runs until it has replied.
-    asking: bool,
+    pub asking: bool,
     /// When the store was asked, and with how many questions.
     asked: (Nanos, u64),
     /// Complete frames in `input` wait until output is sent or the store has replied.
     waiting: bool,
     /// The socket may have more to read without a further event: it was not read at the last event, or not emptied.
     unread: bool,
-    /// To be closed once the output is sent.
-    closing: bool,
+    /// To be closed once the output is sent. No further command runs.
+    pub closing: bool,
     /// The handshake is over, and the client's rights were looked up.
     met: bool,
     /// Registered for writing instead of reading.
@@ -198,8 +198,10 @@ impl Connection {
                 session: &mut self.session,
                 out,
                 questions: &mut self.batch.questions,
+                closes: false,
             };
-            self.closing = run(&mut context, args) == Flow::Close;
+            run(&mut context, args);
+            self.closing = context.closes;
         }
         self.waiting = self.must_wait() && used < data.len();
         self.moved |= used > 0;
@@ -232,21 +234,6 @@ impl Connection {
 
     fn is_held(&self) -> bool {
         self.session.held_until.is_some()
-    }
-
-    /// The time until which nothing is sent to the client.
-    pub fn held_until(&self) -> Option<Nanos> {
-        self.session.held_until
-    }
-
-    /// Ends the hold, so that replies may be sent.
-    pub fn release(&mut self) {
-        self.session.held_until = None;
-    }
-
-    /// The connection's number, unique for the life of the server.
-    pub fn id(&self) -> u64 {
-        self.session.id
     }
 
     /// When the client last completed a command; `None` while the store is being asked.
@@ -288,10 +275,6 @@ impl Connection {
         Some((mem::take(&mut self.batch), &self.session))
     }
 
-    pub fn is_asking(&self) -> bool {
-        self.asking
-    }
-
     /// Takes in the replies to the questions of this number. Returns when they were asked and how many there were, or `None`
     /// if another connection asked them.
     pub fn answered(&mut self, id: u64, replies: &[u8]) -> Option<(Nanos, u64)> {
@@ -302,11 +285,6 @@ impl Connection {
         self.moved = true;
         self.output.extend_from_slice(replies);
         Some(self.asked)
-    }
-
-    /// Runs no further command. Pending replies are still sent.
-    pub fn close_when_sent(&mut self) {
-        self.closing = true;
     }
 
     /// Sends as much as the socket takes. Returns whether that was everything.

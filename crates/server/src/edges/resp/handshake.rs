@@ -4,10 +4,7 @@ use std::sync::atomic::Ordering;
 
 use tidegate_core::Nanos;
 
-use super::{
-    Protocol,
-    session::{Context, Flow},
-};
+use super::{Protocol, session::Context};
 
 /// The number of consecutive wrong passwords after which a connection is closed.
 const MOST_FAILURES: u32 = 5;
@@ -17,73 +14,64 @@ const FIRST_DELAY: Nanos = Nanos::from_millis(100);
 /// The longest name that a client may set.
 const MAX_NAME: usize = 128;
 
-pub(super) fn ping(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn ping(context: &mut Context<'_>, args: &[&[u8]]) {
     match args {
         [message] => context.replies().bulk(message),
         _ => context.replies().simple("PONG"),
     }
-    Flow::Continue
 }
 
-pub(super) fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn echo(context: &mut Context<'_>, args: &[&[u8]]) {
     context.replies().bulk(args[0]);
-    Flow::Continue
 }
 
-pub(super) fn select(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn select(context: &mut Context<'_>, args: &[&[u8]]) {
     match args[0] {
         b"0" => context.replies().ok(),
         other if other.iter().all(u8::is_ascii_digit) => {
-            context.replies().error("ERR DB index is out of range; the only database is 0");
+            context.error("ERR DB index is out of range; the only database is 0");
         }
-        _ => context.replies().error("ERR invalid DB index"),
+        _ => context.error("ERR invalid DB index"),
     }
-    Flow::Continue
 }
 
-pub(super) fn quit(context: &mut Context<'_>, _args: &[&[u8]]) -> Flow {
+pub(super) fn quit(context: &mut Context<'_>, _args: &[&[u8]]) {
     context.replies().ok();
-    Flow::Close
+    context.closes = true;
 }
 
-pub(super) fn reset(context: &mut Context<'_>, _args: &[&[u8]]) -> Flow {
+pub(super) fn reset(context: &mut Context<'_>, _args: &[&[u8]]) {
     let shared = context.shared;
     context.session.reset(shared);
     context.replies().simple("RESET");
-    Flow::Continue
 }
 
-pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) {
     let (user, password) = match args {
         [password]
-            if context.shared.config.password.is_none() && context.shared.door.access().path().is_none() =>
+            if context.shared.config.password.is_none() && context.shared.door.access.path().is_none() =>
         {
             let _ = password;
-            context.replies().error(
+            return context.error(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure \
                  your configuration is correct?",
             );
-            return Flow::Continue;
         }
         [password] => (&b"default"[..], *password),
         _ => (args[0], args[1]),
     };
-    match log_in(context, user, password) {
-        Ok(()) => {
-            context.replies().ok();
-            Flow::Continue
-        }
-        Err(flow) => flow,
+    if log_in(context, user, password) {
+        context.replies().ok();
     }
 }
 
 /// Logs the client in, or replies with an error: each time later, and finally by closing the connection.
-fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Result<(), Flow> {
+fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> bool {
     if context.session.log_in(user, password, context.shared) {
         context.session.auth_failures = 0;
-        return Ok(());
+        return true;
     }
-    context.replies().error("WRONGPASS invalid username-password pair or user is disabled.");
+    context.error("WRONGPASS invalid username-password pair or user is disabled.");
     let stats = &context.shared.stats;
     stats.auth_failures.fetch_add(1, Ordering::Relaxed);
     let guesses = context.shared.strangers.failed(context.session.peer.ip()).is_some();
@@ -91,26 +79,24 @@ fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Result<(),
     context.session.auth_failures += 1;
     let delay = FIRST_DELAY.get() << failures.min(MOST_FAILURES);
     context.session.held_until = Some(context.now.saturating_add(Nanos::new(delay)));
-    Err(if !guesses && failures + 1 < MOST_FAILURES { Flow::Continue } else { Flow::Close })
+    context.closes = guesses || failures + 1 >= MOST_FAILURES;
+    false
 }
 
-pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) {
     let protocol = match args.first().copied() {
         None => context.session.protocol,
         Some(b"2") => Protocol::Resp2,
         Some(b"3") => Protocol::Resp3,
-        Some(_) => {
-            context.replies().error("NOPROTO unsupported protocol version");
-            return Flow::Continue;
-        }
+        Some(_) => return context.error("NOPROTO unsupported protocol version"),
     };
     let mut rest = args.get(1..).unwrap_or_default();
     let mut name = None;
     while let [option, tail @ ..] = rest {
         rest = match tail {
             [user, password, tail @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
-                if let Err(flow) = log_in(context, user, password) {
-                    return flow;
+                if !log_in(context, user, password) {
+                    return;
                 }
                 tail
             }
@@ -120,44 +106,35 @@ pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
             }
             _ => {
                 let option = String::from_utf8_lossy(option).into_owned();
-                context.replies().error(&format!("ERR Syntax error in HELLO option '{option}'"));
-                return Flow::Continue;
+                return context.error(&format!("ERR Syntax error in HELLO option '{option}'"));
             }
         };
     }
     if context.session.rights().is_none() {
-        context.replies().error(
+        return context.error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
              <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
              same time",
         );
-        return Flow::Continue;
     }
     if name.is_some_and(|name| !set_name(context, name)) {
-        return Flow::Continue;
+        return;
     }
     context.session.protocol = protocol;
     let id = context.session.id;
     let mut replies = context.replies();
     replies.map(7);
-    for (field, value) in [("server", "tidegate"), ("version", env!("CARGO_PKG_VERSION"))] {
-        replies.bulk(field.as_bytes());
-        replies.bulk(value.as_bytes());
-    }
+    replies.texts(["server", "tidegate", "version", env!("CARGO_PKG_VERSION")]);
     replies.bulk(b"proto");
     replies.integer(protocol.number());
     replies.bulk(b"id");
     replies.count(id);
-    for (field, value) in [("mode", "standalone"), ("role", "master")] {
-        replies.bulk(field.as_bytes());
-        replies.bulk(value.as_bytes());
-    }
+    replies.texts(["mode", "standalone", "role", "master"]);
     replies.bulk(b"modules");
     replies.array(0);
-    Flow::Continue
 }
 
-pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) {
     let (subcommand, args) = (args[0].to_ascii_uppercase(), &args[1..]);
     match (subcommand.as_slice(), args) {
         (b"SETNAME", [name]) => {
@@ -194,12 +171,11 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         }
         _ => {
             let name = String::from_utf8_lossy(&subcommand).into_owned();
-            context.replies().error(&format!(
+            context.error(&format!(
                 "ERR unknown subcommand '{name}'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO and SETNAME"
             ));
         }
     }
-    Flow::Continue
 }
 
 fn set_name(context: &mut Context<'_>, name: &[u8]) -> bool {
@@ -207,7 +183,7 @@ fn set_name(context: &mut Context<'_>, name: &[u8]) -> bool {
     if fits {
         context.session.name = name.to_vec();
     } else {
-        context.replies().error(
+        context.error(
             "ERR Client names cannot contain spaces, newlines or special characters, or be longer than 128 bytes.",
         );
     }

@@ -2,7 +2,7 @@
 
 use super::{
     limiting::{number, refuse, refuse_number},
-    session::{Context, Flow},
+    session::Context,
 };
 use crate::observe::heavy::TopKey;
 
@@ -11,7 +11,7 @@ const USUAL: usize = 10;
 
 /// `limit [count]` → a map: the seconds counted, the sampling rate, and the two lists. Each key comes with its count and the
 /// bounds of the true count.
-pub(super) fn top(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn top(context: &mut Context<'_>, args: &[&[u8]]) {
     let most = match args.get(1) {
         None => USUAL,
         Some(text) => match number(text).and_then(|most| usize::try_from(most).ok()) {
@@ -40,5 +40,4 @@ pub(super) fn top(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
             }
         }
     }
-    Flow::Continue
 }

@@ -4,14 +4,14 @@ use std::{fmt::Write, sync::atomic::Ordering};
 
 use super::{
     reply::Replies,
-    session::{Command, Context, Flow, find},
+    session::{Command, Context, find},
 };
 use crate::listen::access::Role;
 
 /// The Redis version to report, for clients that check it before they use a feature.
 const REDIS_VERSION: &str = "7.0.0";
 
-pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) {
     let commands = context.commands;
     let mut replies = context.replies();
     let Some((subcommand, names)) = args.split_first() else {
@@ -19,7 +19,7 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         for command in commands {
             describe(&mut replies, command);
         }
-        return Flow::Continue;
+        return;
     };
     match subcommand.to_ascii_uppercase().as_slice() {
         b"COUNT" => replies.count(commands.len() as u64),
@@ -49,11 +49,7 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
                 replies.map(3);
                 let usage =
                     format!("{} ({} {})", command.summary, command.name.to_uppercase(), command.usage);
-                for (field, value) in [("summary", usage.as_str()), ("since", "0.1.0"), ("group", "generic")]
-                {
-                    replies.bulk(field.as_bytes());
-                    replies.bulk(value.as_bytes());
-                }
+                replies.texts(["summary", &usage, "since", "0.1.0", "group", "generic"]);
             }
         }
         other => {
@@ -63,7 +59,6 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
             ));
         }
     }
-    Flow::Continue
 }
 
 /// Name, arity, flags, first key, last key, step; then four lists of Redis 7 that are empty here.
@@ -83,7 +78,7 @@ fn describe(replies: &mut Replies<'_>, command: &Command) {
     }
 }
 
-pub(super) fn info(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn info(context: &mut Context<'_>, args: &[&[u8]]) {
     let everything = ["all", "everything", "default"];
     let wanted = |section: &str| {
         args.is_empty()
@@ -101,7 +96,6 @@ pub(super) fn info(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         }
     }
     context.replies().verbatim(&text);
-    Flow::Continue
 }
 
 type WriteSection = fn(&Context<'_>, &mut String) -> std::fmt::Result;
@@ -118,7 +112,7 @@ const SECTIONS: [(&str, WriteSection); 5] = [
         )
     }),
     ("Clients", |context, text| {
-        let connected = context.shared.stats.connections.load(Ordering::Relaxed);
+        let connected = context.shared.stats.connections.open.load(Ordering::Relaxed);
         let most = context.shared.config.max_connections;
         write!(text, "connected_clients:{connected}\r\nmaxclients:{most}\r\n")
     }),
@@ -127,9 +121,9 @@ const SECTIONS: [(&str, WriteSection); 5] = [
         write!(
             text,
             "total_connections_received:{}\r\ntotal_commands_processed:{}\r\nrejected_connections:{}\r\n",
-            stats.accepted.load(Ordering::Relaxed),
+            stats.connections.accepted.load(Ordering::Relaxed),
             stats.commands.load(Ordering::Relaxed),
-            stats.refused.load(Ordering::Relaxed),
+            stats.connections.refused.load(Ordering::Relaxed),
         )
     }),
     ("Limits", |context, text| {
@@ -157,22 +151,18 @@ fn keys(context: &Context<'_>) -> u64 {
     limits.sum::<u64>() + context.shared.service.throttle().limiter().stats().keys
 }
 
-pub(super) fn dbsize(context: &mut Context<'_>, _args: &[&[u8]]) -> Flow {
+pub(super) fn dbsize(context: &mut Context<'_>, _args: &[&[u8]]) {
     let keys = keys(context);
     context.replies().count(keys);
-    Flow::Continue
 }
 
-pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) {
     if !args[0].eq_ignore_ascii_case(b"GET") {
-        context
-            .replies()
+        return context
             .error("ERR only CONFIG GET is supported; change settings with the options of `tidegate serve`");
-        return Flow::Continue;
     }
     if args.len() < 2 {
-        context.wrong_number("config|get");
-        return Flow::Continue;
+        return context.wrong_number("config|get");
     }
     let config = &context.shared.config;
     let idle = config.idle_timeout.map_or(0, |idle| idle.get() / 1_000_000_000);
@@ -190,10 +180,8 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let mut replies = context.replies();
     replies.map(found.len());
     for (name, value) in found {
-        replies.bulk(name.as_bytes());
-        replies.bulk(value.as_bytes());
+        replies.texts([name, value]);
     }
-    Flow::Continue
 }
 
 /// Matches a name, or a prefix followed by `*`, which is what tools use.

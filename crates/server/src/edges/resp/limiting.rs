@@ -7,7 +7,7 @@ use tidegate_core::{Decision, DenialReason, MAX_LIMIT};
 use super::{
     question::Question,
     reply::{Replies, to_integer},
-    session::{Context, Flow},
+    session::Context,
 };
 use crate::{
     decide::{
@@ -17,47 +17,25 @@ use crate::{
     listen::access::Role,
 };
 
-#[inline]
-pub(super) fn acquire(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "acquire", args, Act::Take)
-}
-
-pub(super) fn peek(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "peek", args, Act::Peek)
-}
-
-pub(super) fn charge(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "charge", args, Act::Charge)
-}
-
-pub(super) fn refund(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    decide(context, "refund", args, Act::Refund)
-}
-
 /// `limit key [cost]` → five integers, with `REASON` after the cost also the reason of a denial. The key of a global limit can be omitted
 /// and is ignored.
 #[inline]
-fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Flow {
+pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) {
     let with_reason = match args.get(3) {
         None => false,
         Some(word) if word.eq_ignore_ascii_case(b"reason") => true,
-        Some(_) => {
-            context.replies().error("ERR syntax error: after the cost only REASON is known");
-            return Flow::Continue;
-        }
+        Some(_) => return context.error("ERR syntax error: after the cost only REASON is known"),
     };
-    let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return Flow::Continue };
+    let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return };
     // A client may give back its permits. Only an operator may refund what a rate has counted.
     if act == Act::Refund
         && limit.spec().policy.algorithm.limits_rate()
         && !context.session.rights().is_some_and(|rights| rights.may(Role::Operate))
     {
-        context.not_permitted("refund what a rate has counted");
-        return Flow::Continue;
+        return context.not_permitted("refund what a rate has counted");
     }
     if let Err(refusal) = limit.accepts(act) {
-        refuse(context, name, &refusal);
-        return Flow::Continue;
+        return refuse(context, name, &refusal);
     }
     let decided = limit.decide_in_memory(act, key, cost, context.now).or_else(|| {
         // A question of this connection about the same key comes first.
@@ -76,7 +54,6 @@ fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) -> Fl
         let limit = Arc::clone(limit);
         context.ask(Question::Limit { limit, key: key.into(), cost, act, by, with_reason });
     }
-    Flow::Continue
 }
 
 /// The limit, key and cost of a command; `None` if an error was already sent.
@@ -94,11 +71,7 @@ fn asked<'a, 'k>(
         }
     };
     let Some(text) = args.get(2) else { return Some((resolved, 1)) };
-    let cost = cost_of(text);
-    if cost.is_none() {
-        refuse_number(context, "cost", text, COST);
-    }
-    Some((resolved, cost?))
+    Some((resolved, read_cost(context, text)?))
 }
 
 /// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait, milliseconds until the limit is full
@@ -151,14 +124,13 @@ pub(super) fn write_cell(replies: &mut Replies<'_>, decision: &Decision) {
     }
 }
 
-pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) {
     let mut numbers = [0, 0, 0, 1];
     for (to, text) in numbers.iter_mut().zip(&args[1..]) {
         let Some(number) = number(text) else {
             // redis-cell's own wording.
             let text = String::from_utf8_lossy(text);
-            context.replies().error(&format!("Cell error: Couldn't parse as integer: {text}"));
-            return Flow::Continue;
+            return context.error(&format!("Cell error: Couldn't parse as integer: {text}"));
         };
         *to = number;
     }
@@ -170,45 +142,39 @@ pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let quota = ThrottleQuota { max_burst, count, period };
     match context.shared.service.throttle_in_memory(args[0], quota, quantity, context.now) {
         Some(Ok(decision)) => write_cell(&mut context.replies(), &decision),
-        Some(Err(e)) => context.replies().error(&e.to_string()),
+        Some(Err(e)) => context.error(&e.to_string()),
         None => context.ask(Question::Throttle { key: args[0].into(), quota, quantity }),
     }
-    Flow::Continue
 }
 
-pub(super) fn block(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let Ok(span) = milliseconds(context, args.get(2)) else { return Flow::Continue };
-    operate(context, "block", args, Operation::Block(span))
+pub(super) fn block(context: &mut Context<'_>, args: &[&[u8]]) {
+    let Ok(span) = milliseconds(context, args.get(2)) else { return };
+    operate(context, "block", args, Operation::Block(span));
 }
 
-pub(super) fn unblock(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    operate(context, "unblock", args, Operation::Unblock)
-}
-
-pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) {
     let quota = String::from_utf8_lossy(args[2]);
     if quota.eq_ignore_ascii_case("end") && args.len() == 3 {
         return operate(context, "override", args, Operation::EndOverride);
     }
-    let Ok(span) = milliseconds(context, args.get(3)) else { return Flow::Continue };
-    operate(context, "override", args, Operation::Override(quota.into_owned(), span))
+    let Ok(span) = milliseconds(context, args.get(3)) else { return };
+    operate(context, "override", args, Operation::Override(quota.into_owned(), span));
 }
 
 /// Makes an operator's change about the key in the second argument.
-fn operate(context: &mut Context<'_>, name: &str, args: &[&[u8]], operation: Operation) -> Flow {
+pub(super) fn operate(context: &mut Context<'_>, name: &str, args: &[&[u8]], operation: Operation) {
     let by: Box<str> = context.session.rights().map_or_else(Box::default, |rights| rights.name.clone());
     let operator = Operator { client: &by, note: None };
     match context.shared.service.operate_in_memory(args[0], Some(args[1]), &operation, &operator) {
         Some(Ok(done)) => write_done(&mut context.replies(), &operation, done),
-        Some(Err(refusal)) => return refuse(context, name, &refusal),
+        Some(Err(refusal)) => refuse(context, name, &refusal),
         None => match resolve(context.limits, args[0], Some(args[1])) {
             Ok(Resolved { limit, key }) => {
                 context.ask(Question::Operate { limit: Arc::clone(limit), key: key.into(), operation, by });
             }
-            Err(refusal) => return refuse(context, name, &refusal),
+            Err(refusal) => refuse(context, name, &refusal),
         },
     }
-    Flow::Continue
 }
 
 /// The reply to an operation: whether there was something to end, or OK.
@@ -229,12 +195,14 @@ fn milliseconds(context: &mut Context<'_>, text: Option<&&[u8]>) -> Result<Optio
     span.map(|ms| Some(Duration::from_millis(ms))).ok_or(())
 }
 
-/// The costs that a command may have.
-pub(super) const COST: &str = "a whole number from 0 to 9007199254740991";
-
+/// The cost in a command; `None` if an error was sent.
 #[inline]
-pub(super) fn cost_of(text: &[u8]) -> Option<u64> {
-    number(text).and_then(|cost| u64::try_from(cost).ok()).filter(|cost| *cost <= MAX_LIMIT)
+pub(super) fn read_cost(context: &mut Context<'_>, text: &[u8]) -> Option<u64> {
+    let cost = number(text).and_then(|cost| u64::try_from(cost).ok()).filter(|cost| *cost <= MAX_LIMIT);
+    if cost.is_none() {
+        refuse_number(context, "cost", text, "a whole number from 0 to 9007199254740991");
+    }
+    cost
 }
 
 /// A whole number as redis-cell and Redis parse one.
@@ -244,20 +212,18 @@ pub(super) fn number(text: &[u8]) -> Option<i64> {
 }
 
 #[cold]
-pub(super) fn refuse(context: &mut Context<'_>, name: &str, refusal: &Refusal) -> Flow {
+pub(super) fn refuse(context: &mut Context<'_>, name: &str, refusal: &Refusal) {
     let text = match refusal {
         Refusal::KeyMissing { .. } => {
             format!("ERR wrong number of arguments for '{name}' command: {refusal}")
         }
         _ => format!("ERR {refusal}"),
     };
-    context.replies().error(&text);
-    Flow::Continue
+    context.error(&text);
 }
 
 #[cold]
-pub(super) fn refuse_number(context: &mut Context<'_>, what: &str, got: &[u8], wants: &str) -> Flow {
+pub(super) fn refuse_number(context: &mut Context<'_>, what: &str, got: &[u8], wants: &str) {
     let got = String::from_utf8_lossy(&got[..got.len().min(32)]);
-    context.replies().error(&format!("ERR {what} is '{got}'; it must be {wants}"));
-    Flow::Continue
+    context.error(&format!("ERR {what} is '{got}'; it must be {wants}"));
 }

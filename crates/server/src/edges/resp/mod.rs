@@ -34,10 +34,7 @@ mod reserving;
 mod session;
 mod socket;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize},
-};
+use std::sync::{Arc, atomic::AtomicU64};
 
 use tidegate_core::Nanos;
 
@@ -47,7 +44,7 @@ pub(crate) use reactor::{Reactors, start};
 use crate::{
     decide::service::Service,
     listen::{access::Door, descriptors::Descriptors, peers::Peers, strangers::Strangers, tls::Tls},
-    observe::{latency::Latency, once_a_minute::OnceAMinute},
+    observe::{latency::Latency, metrics::ConnectionStats, once_a_minute::OnceAMinute},
 };
 
 /// The protocol version. A connection starts with 2, and `HELLO` can change it.
@@ -104,18 +101,12 @@ pub(crate) struct RespConfig {
 /// Counters of the listener. Relaxed is enough: a scrape needs no exact moment.
 #[derive(Debug, Default)]
 pub(crate) struct RespStats {
-    pub connections: AtomicUsize,
-    pub accepted: AtomicU64,
-    pub refused: AtomicU64,
+    pub connections: ConnectionStats,
     pub commands: AtomicU64,
     pub protocol_errors: AtomicU64,
     /// Connections closed because they were idle, or stuck in a frame or a reply.
     pub timeouts: AtomicU64,
-    /// Connections closed to make room for new ones.
-    pub evicted: AtomicU64,
     pub auth_failures: AtomicU64,
-    /// Connections whose TLS handshake failed or was aborted.
-    pub handshakes_failed: AtomicU64,
     pub full_warning: OnceAMinute,
     /// From the start of a turn, or the question to the store, until the reply is ready to be sent.
     pub latency: Latency,

@@ -35,7 +35,7 @@ pub(crate) enum Reply {
     Limit(Result<Decision, Refusal>),
     Operate(Result<bool, Refusal>),
     Throttle(Result<Decision, ThrottleError>),
-    Reserve(Box<Done>),
+    Reserve(Box<Result<Done, Refusal>>),
 }
 
 impl Question {
@@ -157,7 +157,6 @@ pub(crate) enum Done {
     Extended(Answer),
     /// Whether it was the first settlement.
     Settled(bool),
-    Refused(Refusal),
     /// The client lacks the right to do this.
     NotPermitted(&'static str),
 }
@@ -175,11 +174,7 @@ impl Reserving {
     }
 
     /// Carries it out.
-    pub async fn ask(&self, service: &Service, now: Nanos) -> Done {
-        self.try_ask(service, now).await.unwrap_or_else(Done::Refused)
-    }
-
-    async fn try_ask(&self, service: &Service, now: Nanos) -> Result<Done, Refusal> {
+    pub async fn ask(&self, service: &Service, now: Nanos) -> Result<Done, Refusal> {
         let refuse = Refusal::Reservation;
         let id = match &self.act {
             ReservationAct::Reserve(ttl, asks) => {
@@ -187,7 +182,7 @@ impl Reserving {
                     .iter()
                     .map(|(limit, key, cost)| Ask { limit, key: Some(key), cost: *cost })
                     .collect();
-                return try_reserve(service, self.rights.as_deref(), &asks, *ttl, now).await;
+                return reserve(service, self.rights.as_deref(), &asks, *ttl, now).await;
             }
             ReservationAct::Extend(id, _) | ReservationAct::Settle(id, _) => *id,
         };
@@ -211,16 +206,6 @@ impl Reserving {
 
 /// Takes an estimate from each limit for a client with these rights.
 pub(super) async fn reserve(
-    service: &Service,
-    rights: Option<&Rights>,
-    asks: &[Ask<'_>],
-    ttl: Nanos,
-    now: Nanos,
-) -> Done {
-    try_reserve(service, rights, asks, ttl, now).await.unwrap_or_else(Done::Refused)
-}
-
-async fn try_reserve(
     service: &Service,
     rights: Option<&Rights>,
     asks: &[Ask<'_>],

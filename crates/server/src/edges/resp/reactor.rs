@@ -57,6 +57,7 @@ const DRAIN: u8 = 1;
 /// Stop immediately.
 const ABORT: u8 = 2;
 
+#[derive(Debug)]
 struct Control {
     state: AtomicU8,
     wakers: Vec<Waker>,
@@ -105,7 +106,7 @@ impl Control {
 
 impl Connections for Control {
     fn open(&self) -> usize {
-        self.stats.connections.load(Ordering::Relaxed)
+        self.stats.connections.open.load(Ordering::Relaxed)
     }
 
     fn close_idle(&self, most: usize) -> bool {
@@ -354,11 +355,12 @@ impl Reactor {
     /// Sends replies whose hold is over.
     fn release(&mut self, now: Nanos) {
         for (_, at, id) in self.held.extract_if(.., |(until, ..)| *until <= now).collect::<Vec<_>>() {
-            let Some(connection) = self.connections.get_mut(at).filter(|connection| connection.id() == id)
+            let Some(connection) =
+                self.connections.get_mut(at).filter(|connection| connection.session.id == id)
             else {
                 continue;
             };
-            connection.release();
+            connection.session.held_until = None;
             connection.listed = false;
             self.list(at);
             // Input that has arrived since, or waits in memory, may cause no further event.
@@ -379,7 +381,7 @@ impl Reactor {
             Turn::More => self.queue(at),
             Turn::Gone => {
                 if is_beginning {
-                    self.shared.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+                    self.shared.stats.connections.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 }
                 return self.remove(at);
             }
@@ -438,9 +440,9 @@ impl Reactor {
 
     fn flush(&mut self, at: usize) {
         let Some(connection) = self.connections.get_mut(at) else { return };
-        if let Some(until) = connection.held_until() {
+        if let Some(until) = connection.session.held_until {
             // It stays listed until then, so that nothing else sends its output.
-            let held = (until, at, connection.id());
+            let held = (until, at, connection.session.id);
             if !self.held.contains(&held) {
                 self.held.push(held);
             }
@@ -471,7 +473,7 @@ impl Reactor {
 
     fn reregister(&mut self, at: usize, interest: Interest) {
         let connection = &mut self.connections[at];
-        if self.poll.registry().reregister(&mut connection.stream, Token(at), interest).is_err() {
+        if self.poll.registry().reregister(connection.stream.tcp(), Token(at), interest).is_err() {
             self.remove(at);
         } else if interest == Interest::READABLE {
             // Input that has arrived since, or waits in memory, may cause no further event.
@@ -510,12 +512,12 @@ impl Reactor {
     fn admit(&mut self, mut stream: TcpStream, peer: std::net::SocketAddr) -> io::Result<()> {
         let stats = Arc::clone(&self.shared.stats);
         let Ok(of_peer) = self.shared.peers.enter(peer.ip()) else {
-            stats.refused.fetch_add(1, Ordering::Relaxed);
+            stats.connections.refused.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         };
         let most = self.shared.config.max_connections;
         let room = |open: usize| (open < most).then_some(open + 1);
-        let take = || stats.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
+        let take = || stats.connections.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
         if !take() {
             if stats.full_warning.is_due(self.shared.service.now()) {
                 tracing::warn!(
@@ -526,14 +528,14 @@ impl Reactor {
             }
             // Another thread may have taken the slot first.
             if !self.evict() || !take() {
-                stats.refused.fetch_add(1, Ordering::Relaxed);
+                stats.connections.refused.fetch_add(1, Ordering::Relaxed);
                 if self.shared.tls.is_some() {
                     return Ok(());
                 }
                 return stream.write_all(b"-ERR max number of clients reached\r\n");
             }
         }
-        stats.accepted.fetch_add(1, Ordering::Relaxed);
+        stats.connections.accepted.fetch_add(1, Ordering::Relaxed);
         let tls = self.shared.tls.as_ref().map(|tls| tls.config(Above::Resp));
         let registered = stream
             .set_nodelay(true)
@@ -543,13 +545,13 @@ impl Reactor {
             .and_then(|()| {
                 let mut stream = Socket::new(stream, tls)?;
                 let token = Token(self.connections.vacant_key());
-                self.poll.registry().register(&mut stream, token, Interest::READABLE)?;
+                self.poll.registry().register(stream.tcp(), token, Interest::READABLE)?;
                 Ok(stream)
             });
         let stream = match registered {
             Ok(stream) => stream,
             Err(error) => {
-                self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
+                self.shared.stats.connections.open.fetch_sub(1, Ordering::Relaxed);
                 return Err(error);
             }
         };
@@ -565,7 +567,7 @@ impl Reactor {
         let Some(at) = self.longest_idle.next(connections.iter().map(|(at, _)| at), idle_since) else {
             return false;
         };
-        self.shared.stats.evicted.fetch_add(1, Ordering::Relaxed);
+        self.shared.stats.connections.evicted.fetch_add(1, Ordering::Relaxed);
         self.remove(at);
         true
     }
@@ -597,9 +599,9 @@ impl Reactor {
             self.read(at, true);
         }
         if let Some(connection) = self.connections.get_mut(at)
-            && !connection.is_asking()
+            && !connection.asking
         {
-            connection.close_when_sent();
+            connection.closing = true;
             self.list(at);
         }
     }
@@ -619,10 +621,10 @@ impl Reactor {
     }
 
     fn take(&mut self, at: usize) -> Connection {
-        self.shared.stats.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.stats.connections.open.fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
         // Closing the descriptor removes it from the poll; this frees mio's own record of it.
-        let _ = self.poll.registry().deregister(&mut connection.stream);
+        let _ = self.poll.registry().deregister(connection.stream.tcp());
         connection
     }
 

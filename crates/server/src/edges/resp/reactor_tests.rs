@@ -113,38 +113,3 @@ fn a_client_that_asks_one_thing_is_answered_in_its_turn_beside_pipelines() {
         assert_eq!(replies[..read], *b"+PONG\r\n");
     }
 }
-
-#[test]
-fn an_unfinished_frame_and_an_unread_reply_are_overdue_and_a_client_that_reads_a_little_is_not() {
-    let (mut reactor, address) = reactor();
-    let at = Nanos::from_secs;
-    let overdue =
-        |reactor: &mut Reactor, at| reactor.connections.iter_mut().next().unwrap().1.is_overdue(None, at);
-    let mut client = client(address);
-    client.write_all(b"*2\r\n$4\r\nECHO").unwrap();
-    reactor.take_turn();
-    reactor.take_turn();
-    assert_eq!([0, 29, 30].map(|second| overdue(&mut reactor, at(second))), [false, false, true]);
-    client.write_all(b"\r\n$1\r\nx\r\n").unwrap();
-    reactor.take_turn();
-    assert!(!overdue(&mut reactor, at(1_000)), "at rest");
-    // Far more than fits into the buffers of the sockets.
-    for _ in 0..64 {
-        let _ = client.write(&b"COMMAND DOCS\r\n".repeat(1_000));
-        reactor.take_turn();
-    }
-    let mut replies = vec![0; 4 << 20];
-    for round in 2..6 {
-        assert!(!overdue(&mut reactor, at(20 * round)), "{round}");
-        while client.read(&mut replies).is_ok() {}
-        // Until the socket takes no more.
-        for turn in 0.. {
-            reactor.take_turn();
-            if reactor.connections.iter().next().unwrap().1.has_output() {
-                break;
-            }
-            assert!(turn < 1_000, "the replies are too short");
-        }
-    }
-    assert_eq!([500, 501, 531].map(|second| overdue(&mut reactor, at(second))), [false, false, true]);
-}

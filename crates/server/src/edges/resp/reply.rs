@@ -92,6 +92,13 @@ impl Replies<'_> {
         self.end();
     }
 
+    /// Texts, each a reply or an element of an array.
+    pub fn texts<const N: usize>(&mut self, texts: [&str; N]) {
+        for text in texts {
+            self.bulk(text.as_bytes());
+        }
+    }
+
     /// A text for people.
     pub fn verbatim(&mut self, text: &str) {
         match self.protocol {

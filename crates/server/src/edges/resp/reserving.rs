@@ -4,10 +4,10 @@ use futures_util::FutureExt;
 use tidegate_core::Nanos;
 
 use super::{
-    limiting::{COST, cost_of, number, refuse_number, write_numbers},
+    limiting::{number, read_cost, refuse_number, write_numbers},
     question::{self, Done, Question, ReservationAct, Reserving},
     reply::Replies,
-    session::{Context, Flow},
+    session::Context,
 };
 use crate::{
     decide::{
@@ -25,7 +25,7 @@ pub(super) const MOST_COSTS: usize = 1 + MOST_PARTS;
 const LONGEST_MS: u64 = 86_400_000;
 
 /// `milliseconds limit key cost [limit key cost ...]` → the five integers of the limit that bound, and the id, or null for a denial.
-pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
+pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     let (ttl, rest) = (args[0], &args[1..]);
     let ms = number(ttl).and_then(|ms| u64::try_from(ms).ok());
     let Some(ms) = ms.filter(|ms| (1..=LONGEST_MS).contains(ms)) else {
@@ -34,10 +34,9 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
     let mut asks = Vec::with_capacity(rest.len() / 3);
     for part in rest.chunks(3) {
         let &[limit, key, cost] = part else {
-            context.wrong_number("reserve");
-            return Flow::Continue;
+            return context.wrong_number("reserve");
         };
-        let Some(cost) = read_cost(context, cost) else { return Flow::Continue };
+        let Some(cost) = read_cost(context, cost) else { return };
         asks.push(Ask { limit, key: Some(key), cost });
     }
     let ttl = Nanos::from_millis(ms);
@@ -46,53 +45,54 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
         let owned = |ask: &Ask<'_>| (ask.limit.into(), ask.key.unwrap_or_default().into(), ask.cost);
         return carry_out(context, ReservationAct::Reserve(ttl, asks.iter().map(owned).collect()));
     }
-    let rights = context.session.shared_rights();
+    let rights = context.session.rights.clone();
     let done = question::reserve(service, rights.as_deref(), &asks, ttl, context.now).now_or_never();
     write_at_once(context, rights.as_deref(), done);
-    Flow::Continue
 }
 
 /// `id cost [cost ...]` → five integers. If a limit denies, nothing has changed.
-pub(super) fn extend(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let Some((id, costs)) = id_and_costs(context, args) else { return Flow::Continue };
-    carry_out(context, ReservationAct::Extend(id, costs))
+pub(super) fn extend(context: &mut Context<'_>, args: &[&[u8]]) {
+    let Some((id, costs)) = id_and_costs(context, args) else { return };
+    carry_out(context, ReservationAct::Extend(id, costs));
 }
 
 /// `id cost [cost ...]` → 1, or 0 if it was settled or cancelled before.
-pub(super) fn settle(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let Some((id, costs)) = id_and_costs(context, args) else { return Flow::Continue };
-    carry_out(context, ReservationAct::Settle(id, Some(costs)))
+pub(super) fn settle(context: &mut Context<'_>, args: &[&[u8]]) {
+    let Some((id, costs)) = id_and_costs(context, args) else { return };
+    carry_out(context, ReservationAct::Settle(id, Some(costs)));
 }
 
 /// `id` → 1, or 0 if it was settled or cancelled before.
-pub(super) fn cancel(context: &mut Context<'_>, args: &[&[u8]]) -> Flow {
-    let Some((id, _)) = id_and_costs(context, args) else { return Flow::Continue };
-    carry_out(context, ReservationAct::Settle(id, None))
+pub(super) fn cancel(context: &mut Context<'_>, args: &[&[u8]]) {
+    let Some((id, _)) = id_and_costs(context, args) else { return };
+    carry_out(context, ReservationAct::Settle(id, None));
 }
 
-fn carry_out(context: &mut Context<'_>, act: ReservationAct) -> Flow {
-    let rights = context.session.shared_rights();
+fn carry_out(context: &mut Context<'_>, act: ReservationAct) {
+    let rights = context.session.rights.clone();
     let reserving = Reserving { act, rights, protocol: context.session.protocol };
     let service = &context.shared.service;
     if service.store().is_some() {
-        context.ask(Question::Reserve(reserving));
-        return Flow::Continue;
+        return context.ask(Question::Reserve(reserving));
     }
     let done = reserving.ask(service, context.now).now_or_never();
     write_at_once(context, reserving.rights.as_deref(), done);
-    Flow::Continue
 }
 
-fn write_at_once(context: &mut Context<'_>, rights: Option<&Rights>, done: Option<Done>) {
+fn write_at_once(context: &mut Context<'_>, rights: Option<&Rights>, done: Option<Result<Done, Refusal>>) {
     // Memory never waits.
-    let done = done.unwrap_or(Done::Refused(Refusal::Reservation(ReservationError::Ended)));
+    let done = done.unwrap_or(Err(Refusal::Reservation(ReservationError::Ended)));
     write_reserved(&mut context.replies(), rights, &done);
 }
 
 /// Writes the reply.
-pub(super) fn write_reserved(replies: &mut Replies<'_>, rights: Option<&Rights>, done: &Done) {
+pub(super) fn write_reserved(
+    replies: &mut Replies<'_>,
+    rights: Option<&Rights>,
+    done: &Result<Done, Refusal>,
+) {
     match done {
-        Done::Reserved(bound, id) => {
+        Ok(Done::Reserved(bound, id)) => {
             replies.array(6);
             write_bound(replies, bound);
             match id {
@@ -100,13 +100,13 @@ pub(super) fn write_reserved(replies: &mut Replies<'_>, rights: Option<&Rights>,
                 None => replies.null(),
             }
         }
-        Done::Extended(bound) => {
+        Ok(Done::Extended(bound)) => {
             replies.array(5);
             write_bound(replies, bound);
         }
-        Done::Settled(first) => replies.integer(i64::from(*first)),
-        Done::Refused(refusal) => replies.error(&format!("ERR {refusal}")),
-        Done::NotPermitted(what) => {
+        Ok(Done::Settled(first)) => replies.integer(i64::from(*first)),
+        Err(refusal) => replies.error(&format!("ERR {refusal}")),
+        Ok(Done::NotPermitted(what)) => {
             let name = rights.map_or("default", |rights| &*rights.name);
             replies.error(&format!("NOPERM User {name} has no permissions to {what}"));
         }
@@ -122,18 +122,10 @@ fn id_and_costs(context: &mut Context<'_>, args: &[&[u8]]) -> Option<(Id, Vec<u6
     let id = match Id::from_digits(args[0]) {
         Ok(id) => id,
         Err(why) => {
-            context.replies().error(&format!("ERR {why}"));
+            context.error(&format!("ERR {why}"));
             return None;
         }
     };
     let costs = args[1..].iter().map(|cost| read_cost(context, cost)).collect::<Option<_>>();
     Some((id, costs?))
-}
-
-fn read_cost(context: &mut Context<'_>, text: &[u8]) -> Option<u64> {
-    let cost = cost_of(text);
-    if cost.is_none() {
-        refuse_number(context, "cost", text, COST);
-    }
-    cost
 }

@@ -25,7 +25,7 @@ pub(super) struct Session {
     _of_peer: Option<Peer>,
     pub protocol: Protocol,
     /// Its rights; `None` before it has authenticated.
-    rights: Option<Arc<Rights>>,
+    pub rights: Option<Arc<Rights>>,
     shown: Credential,
     /// The names in its certificate.
     certificate: Option<Arc<[String]>>,
@@ -49,13 +49,6 @@ enum Credential {
     Token(Option<Box<[u8]>>, Digest),
 }
 
-/// Whether the connection continues after a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
-    Continue,
-    Close,
-}
-
 /// A command: its syntax and its function.
 pub(super) struct Command {
     /// In lower case.
@@ -68,7 +61,7 @@ pub(super) struct Command {
     pub key: usize,
     pub usage: &'static str,
     pub summary: &'static str,
-    pub run: fn(&mut Context<'_>, &[&[u8]]) -> Flow,
+    pub run: fn(&mut Context<'_>, &[&[u8]]),
 }
 
 /// The right that a client needs for a command.
@@ -101,20 +94,28 @@ pub(super) struct Context<'a> {
     pub out: &'a mut Vec<u8>,
     /// Questions for the shared store, each with its position in `out`.
     pub questions: &'a mut Vec<(usize, Question)>,
+    /// Whether the connection ends after this command.
+    pub closes: bool,
 }
 
 impl Context<'_> {
+    /// Replies with an error.
+    #[cold]
+    pub fn error(&mut self, text: &str) {
+        self.replies().error(text);
+    }
+
     /// Replies that the client lacks permission.
     #[cold]
     pub fn not_permitted(&mut self, what: &str) {
         let name = self.session.rights().map_or("default", |rights| &*rights.name).to_owned();
-        self.replies().error(&format!("NOPERM User {name} has no permissions to {what}"));
+        self.error(&format!("NOPERM User {name} has no permissions to {what}"));
     }
 
     /// Replies that the number of arguments is wrong.
     #[cold]
     pub fn wrong_number(&mut self, name: &str) {
-        self.replies().error(&format!("ERR wrong number of arguments for '{name}' command"));
+        self.error(&format!("ERR wrong number of arguments for '{name}' command"));
     }
 
     /// Leaves the reply to the store.
@@ -144,7 +145,7 @@ impl Session {
             rights: None,
             shown: Credential::Nothing,
             certificate: None,
-            generation: shared.door.access().generation(),
+            generation: shared.door.access.generation(),
             name: Vec::new(),
             auth_failures: 0,
             held_until: None,
@@ -172,7 +173,7 @@ impl Session {
     /// Applies a change of the access file: a client that was removed loses its rights.
     #[inline]
     pub fn refresh(&mut self, shared: &Shared) {
-        let generation = shared.door.access().generation();
+        let generation = shared.door.access.generation();
         if generation != self.generation {
             self.generation = generation;
             self.look_up(shared);
@@ -208,11 +209,11 @@ impl Session {
                 return true;
             }
             // As for Redis's default user without a password.
-            None if is_default && !shared.door.access().asks_for_something() => return true,
+            None if is_default && !shared.door.access.asks_for_something() => return true,
             _ => {}
         }
         let user = (!is_default).then_some(user);
-        if shared.door.access().path().is_none() || shared.door.rights(Shown::Token(user, &given)).is_err() {
+        if shared.door.access.path().is_none() || shared.door.rights(Shown::Token(user, &given)).is_err() {
             return false;
         }
         self.shown = Credential::Token(user.map(Into::into), given);
@@ -224,10 +225,5 @@ impl Session {
     #[inline]
     pub fn rights(&self) -> Option<&Rights> {
         self.rights.as_deref()
-    }
-
-    /// The same for a question that outlives the command.
-    pub fn shared_rights(&self) -> Option<Arc<Rights>> {
-        self.rights.clone()
     }
 }

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use mio::{Interest, Registry, Token, event::Source, net::TcpStream};
+use mio::net::TcpStream;
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::listen::tls;
@@ -168,19 +168,5 @@ impl Write for Socket {
                 }
             }
         }
-    }
-}
-
-impl Source for Socket {
-    fn register(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        self.tcp().register(registry, token, interests)
-    }
-
-    fn reregister(&mut self, registry: &Registry, token: Token, interests: Interest) -> io::Result<()> {
-        self.tcp().reregister(registry, token, interests)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        self.tcp().deregister(registry)
     }
 }

@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{
     TokenServer,
-    frames::{Answer, Asks, Reader, Request, Status, put_pong, put_tokens, put_unknown},
+    frames::{Answer, Asks, Reader, Request, Status, put_pong, put_tokens},
     namespaces::Member,
     tokens::Question,
 };
@@ -105,10 +105,6 @@ impl<'a> Connection<'a> {
     ) -> Option<(Request, Question)> {
         let (asks, server) = (std::mem::replace(&mut request.asks, Asks::Bad), self.server);
         match asks {
-            Asks::Ping(None) => {
-                put_pong(&mut self.output, &request, None);
-                server.stats.count(request.code, Status::Fail as i8);
-            }
             Asks::Ping(Some(namespace)) => {
                 if self.member.as_ref().is_none_or(|member| *member.namespace != *namespace) {
                     self.member = None;
@@ -117,8 +113,8 @@ impl<'a> Connection<'a> {
                 put_pong(&mut self.output, &request, Some(server.namespaces.connections(&namespace)));
                 server.stats.count(request.code, Status::Ok as i8);
             }
-            Asks::Unknown => {
-                put_unknown(&mut self.output, &request);
+            Asks::Ping(None) | Asks::Unknown => {
+                put_pong(&mut self.output, &request, None);
                 server.stats.count(request.code, Status::Fail as i8);
             }
             asks => {

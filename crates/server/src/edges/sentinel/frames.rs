@@ -144,7 +144,8 @@ fn value(data: &mut &[u8]) -> Option<Vec<u8>> {
     Some(arg.to_string().into_bytes())
 }
 
-/// Appends the response to a PING: the connections of its namespace, or that it names none.
+/// Appends the response to a PING: the connections of its namespace. Without them, it is that to a PING that names none, and to a
+/// request of an unknown type.
 pub(super) fn put_pong(output: &mut Vec<u8>, request: &Request, connections: Option<usize>) {
     let status = if connections.is_some() { Status::Ok } else { Status::Fail };
     put_head(output, request, status, if connections.is_some() { 4 } else { 0 });
@@ -158,11 +159,6 @@ pub(super) fn put_tokens(output: &mut Vec<u8>, request: &Request, answer: Answer
     put_head(output, request, answer.status, 8);
     output.put_i32(answer.remaining);
     output.put_i32(answer.wait_ms);
-}
-
-/// Appends the response to a request of an unknown type.
-pub(super) fn put_unknown(output: &mut Vec<u8>, request: &Request) {
-    put_head(output, request, Status::Fail, 0);
 }
 
 fn put_head(output: &mut Vec<u8>, request: &Request, status: Status, data: u16) {

@@ -77,7 +77,8 @@ impl<'a> Connection<'a> {
                     Err(error) => Turn::Invalid(error),
                 },
                 Some(ack) = waiting.next() => Turn::Answered(ack),
-                () = is_set(&mut stop) => break,
+                // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+                _ = stop.wait_for(|stop| *stop) => break,
             };
             match turn {
                 Turn::Notify { stream, frame, messages } => {
@@ -231,12 +232,6 @@ async fn send_all<S: AsyncRead + AsyncWrite + Unpin>(
         next = waiting.next().now_or_never().flatten();
     }
     SinkExt::<Box<dyn SpopFrame>>::flush(frames).await
-}
-
-/// Waits until a server stops.
-async fn is_set(stop: &mut watch::Receiver<bool>) {
-    // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
-    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 fn boxed(frame: impl SpopFrame + 'static) -> Box<dyn SpopFrame> {

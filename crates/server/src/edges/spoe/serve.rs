@@ -11,7 +11,7 @@ use super::{Agent, connection::Connection};
 use crate::listen::{
     connections::{Accepted, Acceptor},
     security::ListenerSecurity,
-    tls::{Above, Stream},
+    tls::{self, Above},
 };
 
 /// How long a client may take from the connection to its first frame.
@@ -31,8 +31,8 @@ pub(crate) async fn serve(
         let (agent, tls, stop) = (agent.clone(), security.config(Above::Resp), stop.clone());
         async move {
             let served = async {
-                let stream = Stream::begin(io, tls).await?;
-                let names = stream.names();
+                let stream = tls::begin(io, tls).await?;
+                let names = tls::client_names(&stream);
                 Connection::new(&agent, Arc::clone(&calls), names).converse(stream, stop).await
             };
             tokio::select! {

@@ -79,9 +79,7 @@ impl DescriptorService {
             if matches!(place, Place::Unlimited(_)) || is_over {
                 continue;
             }
-            if let Place::Limited(found) = place
-                && let Some(rule) = found.rule
-            {
+            if let Some(rule) = place.rule() {
                 merge(&mut metadata, &rules[rule].metadata);
             }
             if let Group::Target { backend, model } = group

@@ -2,7 +2,7 @@
 
 use tidegate_core::Nanos;
 
-use super::{Act, DescriptorService, Found, Place, Unanswered, drop_replaced};
+use super::{Act, DescriptorService, Found, Place, Unanswered, drop_replaced, limited_mut, undecided};
 use crate::{
     decide::{
         reservations::{Id, ReservationError},
@@ -43,13 +43,13 @@ impl DescriptorService {
     ) -> Result<Answer, Unanswered> {
         let in_force = self.service.in_force();
         let mut places = self.limited(&in_force, question, now)?;
-        for found in found(&mut places) {
+        for found in limited_mut(&mut places) {
             found.act = act;
             found.cost = hits.unwrap_or(found.cost);
             found.limit.accepts(act)?;
             found.decision = Some(found.limit.decide(act, &found.key, found.cost, now).await?);
         }
-        let is_over = found(&mut places).any(|found| found.denies());
+        let is_over = limited_mut(&mut places).any(|found| found.denies());
         Ok(self.answer(in_force.descriptors(), question, &places, is_over, false, now))
     }
 
@@ -66,14 +66,14 @@ impl DescriptorService {
     ) -> Result<Option<String>, Unanswered> {
         let in_force = self.service.in_force();
         let mut places = self.limited(&in_force, question, now)?;
-        for found in found(&mut places) {
+        for found in limited_mut(&mut places) {
             if found.rule.is_none() {
                 let why = "a limit that a request brings along cannot be reserved; configure it";
                 return Err(Unanswered::Override(why.to_owned()));
             }
             (found.act, found.cost) = (Act::Take, amount);
         }
-        let reserved: Vec<&mut Found> = found(&mut places).collect();
+        let reserved: Vec<&mut Found> = limited_mut(&mut places).collect();
         if reserved.is_empty() {
             return Ok(Some(String::new()));
         }
@@ -134,22 +134,12 @@ impl DescriptorService {
         question: &Question<'_>,
         now: Nanos,
     ) -> Result<Vec<Place>, Unanswered> {
-        if question.domain.is_empty() {
-            return Err(Unanswered::NoDomain);
-        }
-        if question.descriptors.is_empty() {
-            return Err(Unanswered::NoDescriptors);
-        }
+        question.check()?;
         let mut places = self.places(in_force, question, now);
         drop_replaced(in_force.descriptors(), &mut places);
-        match places.iter().find_map(|place| if let Place::Undecided(why) = place { Some(why) } else { None })
-        {
+        match undecided(&places) {
             Some(why) => Err(why.clone()),
             None => Ok(places),
         }
     }
-}
-
-fn found(places: &mut [Place]) -> impl Iterator<Item = &mut Found> {
-    places.iter_mut().filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
 }

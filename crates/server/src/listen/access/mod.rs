@@ -66,6 +66,9 @@ pub enum Role {
 }
 
 impl Role {
+    /// All roles.
+    pub(crate) const ALL: [Self; 4] = [Self::Decide, Self::Observe, Self::Operate, Self::Report];
+
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -101,7 +104,7 @@ impl Rights {
 
     /// All roles on all limits.
     pub fn all(name: &str) -> Self {
-        Self::new(name, &[Role::Decide, Role::Observe, Role::Operate, Role::Report], Box::default())
+        Self::new(name, &Role::ALL, Box::default())
     }
 
     #[inline]
@@ -156,16 +159,6 @@ impl Known {
         Self { entries, by_token, by_certificate }
     }
 
-    /// The number of clients.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether the file lists no clients.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Looks the digest up. The time may reveal something about the digest of the client's own token, which it knows; it
     /// cannot choose a token by its digest.
     fn of_digest(&self, user: Option<&[u8]>, token: &Digest) -> Option<Arc<Rights>> {
@@ -185,7 +178,7 @@ impl Known {
     }
 }
 
-/// The digest of a token, as it is stored.
+/// The digest of a token, as it is stored, or of another text.
 pub(crate) fn digest_of(token: &[u8]) -> Digest {
     let mut bytes = Digest::default();
     bytes.copy_from_slice(digest::digest(&digest::SHA256, token).as_ref());
@@ -206,7 +199,8 @@ pub fn new_token() -> Result<(String, String), std::io::Error> {
     Ok((token, stored))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// The bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a `String` does not fail.
@@ -247,10 +241,9 @@ impl Entry {
 
     fn shown(&self) -> Client {
         let Rights { name, prefixes, .. } = &*self.rights;
-        let roles = [Role::Decide, Role::Observe, Role::Operate, Role::Report];
         Client {
             name: name.to_string(),
-            roles: roles.into_iter().filter(|role| self.rights.may(*role)).map(Role::name).collect(),
+            roles: Role::ALL.into_iter().filter(|role| self.rights.may(*role)).map(Role::name).collect(),
             limits: prefixes.iter().map(ToString::to_string).collect(),
             tokens: self.tokens.len(),
             certificates: self.certificates.len(),
@@ -333,7 +326,7 @@ impl Access {
     pub fn reload(&self) -> Result<usize, RulesError> {
         let Some(path) = &self.path else { return Ok(0) };
         let known = load(path)?;
-        let clients = known.len();
+        let clients = known.entries.len();
         self.known.store(Arc::new(known));
         // Release: a reader that sees the new number finds the new file.
         self.generation.fetch_add(1, Ordering::Release);
@@ -377,7 +370,7 @@ pub fn others_may_write(path: &std::path::Path) -> bool {
 /// How a listener determines its clients' rights.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
-    access: Arc<Access>,
+    pub access: Arc<Access>,
     /// The rights of clients without credentials, if none are required.
     open: Arc<Rights>,
 }
@@ -418,10 +411,6 @@ impl Door {
                 Ok(Arc::clone(&self.open))
             }
         }
-    }
-
-    pub fn access(&self) -> &Access {
-        &self.access
     }
 }
 

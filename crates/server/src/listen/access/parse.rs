@@ -9,7 +9,6 @@ use super::{Digest, Entry, Known, Rights, Role};
 
 /// The maximum length of a client's name.
 const MAX_NAME: usize = 64;
-const ROLES: [Role; 4] = [Role::Decide, Role::Observe, Role::Operate, Role::Report];
 
 /// Parses the text of an access file.
 ///
@@ -140,7 +139,7 @@ fn read_roles(fields: &Fields<'_>) -> Option<Vec<Role>> {
     let complaints = fields.complaints();
     let mut roles = Vec::new();
     for (line, text) in texts(fields, "roles") {
-        match ROLES.iter().find(|role| role.name() == text) {
+        match Role::ALL.iter().find(|role| role.name() == text) {
             Some(role) => roles.push(*role),
             None => complaints.at(line, format!("`{text}` is not a role"), mend),
         }

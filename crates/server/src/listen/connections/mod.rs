@@ -2,11 +2,10 @@
 //!
 //! `slots` bounds their number and decides which one is closed for a new one. `write_deadline` bounds how long an answer waits for a
 //! client that does not read. `control_frames` bounds the frames of an HTTP/2 client that are not
-//! requests. `when_woken` polls the future that ends a connection only when it was woken, not at each request.
+//! requests.
 
 mod control_frames;
 mod slots;
-mod when_woken;
 mod write_deadline;
 
 use std::{
@@ -32,7 +31,6 @@ use crate::{
 pub(crate) use control_frames::ControlFrames;
 use slots::Admission;
 pub(crate) use slots::{Call, Calls, Slots};
-pub(crate) use when_woken::WhenWoken;
 pub(crate) use write_deadline::WriteDeadline;
 
 /// The pause before `accept` is retried when the system has no free descriptor.
@@ -56,7 +54,7 @@ pub(crate) struct Bounds {
 /// A listener's connections.
 pub(crate) struct Acceptor {
     listener: Listener,
-    bounds: Bounds,
+    pub bounds: Bounds,
     slots: Arc<Slots>,
     peers: Arc<Peers>,
     full: OnceAMinute,
@@ -92,11 +90,6 @@ impl Acceptor {
         bounds.descriptors.add(&slots);
         let peers = Peers::new(bounds.max_per_peer, bounds.max_connections);
         Self { listener, bounds, slots, peers, full: OnceAMinute::default(), service, stats, stop }
-    }
-
-    /// The listener's name in the log.
-    pub const fn name(&self) -> &'static str {
-        self.bounds.name
     }
 
     /// Serves each connection in a task, until the server stops. Then `serving` has the tasks that have not ended.
@@ -170,7 +163,7 @@ impl Acceptor {
             return None;
         }
         stats.accepted.fetch_add(1, Ordering::Relaxed);
-        stats.connections.fetch_add(1, Ordering::Relaxed);
+        stats.open.fetch_add(1, Ordering::Relaxed);
         let open = Open { stats: Arc::clone(stats), _of_peer: of_peer };
         let give_up = |stream: &Socket| {
             // Unread data is dropped with the connection instead of being kept by the system.
@@ -185,6 +178,6 @@ impl Acceptor {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.stats.connections.fetch_sub(1, Ordering::Relaxed);
+        self.stats.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -117,15 +117,15 @@ impl Kind {
         let at = longest_idle.next(taken.iter().map(|(at, _)| at), idle_since)?;
         // The task that serves it may notice late, but the slot is reused immediately.
         let gives_way = taken.remove(at);
-        // SeqCst: see `Busy::drop`.
+        // SeqCst: see `Call::drop`.
         gives_way.evicted.store(true, Ordering::SeqCst);
         gives_way.give_way.notify_one();
         Some(())
     }
 }
 
-fn lock(kind: &Mutex<Kind>) -> MutexGuard<'_, Kind> {
-    kind.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Connections for Slots {
@@ -143,17 +143,11 @@ impl Connections for Slots {
 }
 
 impl Slot {
-    /// Marks the connection as busy until the guard is dropped.
-    pub fn busy(&self) -> Busy {
-        self.connection.idle_since.store(BUSY, Ordering::Relaxed);
-        Busy(Arc::clone(&self.slots), Arc::clone(&self.connection))
-    }
-
     /// Waits until this connection must be closed for another. A request that just began is answered first.
     pub async fn must_give_way(&self) {
         loop {
             self.connection.give_way.notified().await;
-            // SeqCst: see `Busy::drop`.
+            // SeqCst: see `Call::drop`.
             let is_busy = self.connection.idle_since.load(Ordering::SeqCst) == BUSY;
             if self.connection.evicted.load(Ordering::Relaxed) && !is_busy {
                 return;
@@ -166,15 +160,9 @@ impl Slot {
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub slot: Slot,
-    under_way: Mutex<UnderWay>,
+    under_way: Mutex<usize>,
     /// How many requests have begun so far.
     begun: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct UnderWay {
-    calls: usize,
-    busy: Option<Busy>,
 }
 
 impl Calls {
@@ -184,10 +172,10 @@ impl Calls {
 
     /// Marks a request as in progress until the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> Call {
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.calls += 1;
-        if under_way.calls == 1 {
-            under_way.busy = Some(self.slot.busy());
+        let mut under_way = lock(&self.under_way);
+        *under_way += 1;
+        if *under_way == 1 {
+            self.slot.connection.idle_since.store(BUSY, Ordering::Relaxed);
         }
         drop(under_way);
         // Relaxed: it is only compared with itself.
@@ -208,7 +196,7 @@ impl Calls {
         loop {
             let begun = self.begun.load(Ordering::Relaxed);
             tokio::time::sleep(span).await;
-            let is_idle = self.under_way.lock().unwrap_or_else(PoisonError::into_inner).calls == 0;
+            let is_idle = *lock(&self.under_way) == 0;
             if is_idle && self.begun.load(Ordering::Relaxed) == begun {
                 return;
             }
@@ -222,25 +210,17 @@ pub(crate) struct Call(Arc<Calls>);
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.calls -= 1;
-        if under_way.calls == 0 {
-            under_way.busy = None;
+        let mut under_way = lock(&self.0.under_way);
+        *under_way -= 1;
+        if *under_way > 0 {
+            return;
         }
-    }
-}
-
-/// Keeps a connection busy until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Busy(Arc<Slots>, Arc<Connection>);
-
-impl Drop for Busy {
-    fn drop(&mut self) {
         // SeqCst: a connection that is evicted while it is busy either sees here that it was, or its task, which is woken after
         // `evicted` is set, sees that it is idle. To wake the task after every request would cost each of them another poll.
-        self.1.idle_since.store(self.0.stamp(), Ordering::SeqCst);
-        if self.1.evicted.load(Ordering::SeqCst) {
-            self.1.give_way.notify_one();
+        let Slot { slots, connection, .. } = &self.0.slot;
+        connection.idle_since.store(slots.stamp(), Ordering::SeqCst);
+        if connection.evicted.load(Ordering::SeqCst) {
+            connection.give_way.notify_one();
         }
     }
 }
@@ -264,51 +244,28 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_connection_that_was_idle_longest_is_evicted_and_busy_ones_are_not() {
-        let slots = Slots::new(3);
-        let admit = || slots.admit().unwrap();
-        let [one, two, three] = [admit(), admit(), admit()].map(|admission| {
-            assert!(!admission.evicted && !admission.slot.is_spare);
-            admission.slot
-        });
-        drop(one.busy());
-        let working = two.busy();
-        // The third has been idle longest, then the first. The second is busy.
-        let fourth = admit();
-        assert!(fourth.evicted && three.must_give_way().now_or_never().is_some());
-        drop(three);
-        let _fourth_works = fourth.slot.busy();
-        let fifth = admit();
-        assert!(fifth.evicted && one.must_give_way().now_or_never().is_some());
-        let _fifth_works = fifth.slot.busy();
-        let spare: Vec<_> = (0..SPARE).map(|_| admit()).collect();
-        assert!(spare.iter().all(|admission| admission.slot.is_spare && !admission.evicted));
-        assert!(admit().evicted, "a spare one is evicted, too");
-        let _work: Vec<_> = spare.iter().map(|admission| admission.slot.busy()).collect();
-        drop(working);
-        assert!(!admit().slot.is_spare && two.must_give_way().now_or_never().is_some());
+    fn calls(slots: &Arc<Slots>) -> Arc<Calls> {
+        Arc::new(Calls::new(slots.admit().unwrap().slot))
     }
 
     #[test]
     fn a_connection_that_was_busy_when_evicted_gives_way_after_its_answer() {
         let slots = Slots::new(1);
-        let slot = slots.admit().unwrap().slot;
-        let mut gives_way = pin!(slot.must_give_way());
+        let calls = calls(&slots);
+        let mut gives_way = pin!(calls.slot.must_give_way());
         assert!(slots.admit().unwrap().evicted);
         // A request began just then.
-        let busy = slot.busy();
+        let call = calls.begin();
         assert!(gives_way.as_mut().now_or_never().is_none(), "it is answered first");
-        drop(busy);
+        drop(call);
         assert!(gives_way.now_or_never().is_some(), "nothing else would wake it");
     }
 
     #[test]
     fn a_request_wakes_no_connection_that_may_stay() {
-        let slots = Slots::new(1);
-        let slot = slots.admit().unwrap().slot;
-        let mut notified = pin!(slot.connection.give_way.notified());
-        drop(slot.busy());
+        let calls = calls(&Slots::new(1));
+        let mut notified = pin!(calls.slot.connection.give_way.notified());
+        drop(calls.begin());
         assert!(notified.as_mut().now_or_never().is_none());
     }
 }

@@ -33,8 +33,16 @@ impl<S> WriteDeadline<S> {
         Self { stream, patience, waiting: None, stopping, give_up }
     }
 
-    /// The peer reads nothing: pending until the time is over.
-    fn wait<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+    /// The result of a write. While the peer reads nothing, it is pending until the time is over.
+    fn written(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.waiting = None;
+            return written;
+        }
         let patience = self.patience;
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(patience)));
         let soon = Instant::now() + WHILE_STOPPING;
@@ -63,13 +71,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write(context, bytes) {
-            Poll::Pending => self.wait(context),
-            written @ Poll::Ready(_) => {
-                self.waiting = None;
-                written
-            }
-        }
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(written, context)
     }
 
     fn poll_write_vectored(
@@ -77,13 +80,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.stream).poll_write_vectored(context, slices) {
-            Poll::Pending => self.wait(context),
-            written @ Poll::Ready(_) => {
-                self.waiting = None;
-                written
-            }
-        }
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.written(written, context)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -67,7 +67,7 @@ impl HttpStats {
     /// The latency of decisions, by bucket.
     pub fn answers(&self) -> [u64; latency::BUCKETS] {
         let mut sums = [0; latency::BUCKETS];
-        for route in ROUTES.iter().filter(|route| route.endpoint.makes_decisions()) {
+        for route in ROUTES.iter().filter(|route| route.makes_decisions()) {
             let counts = self.routes[route.endpoint as usize].latency.counts();
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }

@@ -74,7 +74,7 @@ pub(crate) struct Events {
 /// Connection events of one listener.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionStats {
-    pub connections: AtomicUsize,
+    pub open: AtomicUsize,
     pub accepted: AtomicU64,
     /// Idle connections that were closed for new ones.
     pub evicted: AtomicU64,
@@ -87,7 +87,7 @@ pub(crate) struct ConnectionStats {
 impl ConnectionStats {
     /// The families of a listener that has its own: `prefix` begins their names, and `protocol` is for people.
     fn tell(&self, sink: &mut dyn Sink, prefix: &str, protocol: &str) -> fmt::Result {
-        let open = self.connections.load(Ordering::Relaxed) as u64;
+        let open = self.open.load(Ordering::Relaxed) as u64;
         let help = format!("Open {protocol} connections");
         sink.gauge(&format!("{prefix}_connections"), &help, open)?;
         let mut count = |event: &str, help: &str, counted| {
@@ -298,25 +298,23 @@ fn tell_limits(sink: &mut dyn Sink, limits: &[(&str, CountsRead, Stats)]) -> fmt
     each("keys_forgotten_exhausted", help, Kind::Counter, |_, stats| stats.forgotten.exhausted)
 }
 
+type Count = fn(&ConnectionStats) -> u64;
+
 impl Counted {
     fn tell_connections(&self, sink: &mut dyn Sink) -> fmt::Result {
         let (resp, events) = (&self.resp, &self.events);
-        let protocols = |http: fn(&ConnectionStats) -> u64, resp: u64| {
-            let each = [("http", http(&events.http)), ("admin", http(&events.admin)), ("resp", resp)];
-            each.map(|(protocol, value)| ([("protocol", protocol)], value))
+        let protocols = [("http", &*events.http), ("admin", &*events.admin), ("resp", &resp.connections)];
+        let mut each = |name: &str, help: &str, kind, read: Count| {
+            let counted = protocols.iter().map(|(protocol, stats)| ([("protocol", *protocol)], read(stats)));
+            sink.labelled(name, help, kind, counted)
         };
-        let open = protocols(
-            |http| http.connections.load(Ordering::Relaxed) as u64,
-            resp.connections.load(Ordering::Relaxed) as u64,
-        );
-        sink.labelled("connections", "Open connections", Kind::Gauge, open)?;
-        let accepted = protocols(|http| read(&http.accepted), read(&resp.accepted));
-        sink.labelled("connections_accepted", "Connections accepted", Kind::Counter, accepted)?;
-        let evicted = protocols(|http| read(&http.evicted), read(&resp.evicted));
-        sink.labelled("connections_evicted", "Idle connections closed for new ones", Kind::Counter, evicted)?;
-        let failed = protocols(|http| read(&http.handshakes_failed), read(&resp.handshakes_failed));
+        let open: Count = |stats| stats.open.load(Ordering::Relaxed) as u64;
+        each("connections", "Open connections", Kind::Gauge, open)?;
+        each("connections_accepted", "Connections accepted", Kind::Counter, |stats| read(&stats.accepted))?;
+        let help = "Idle connections closed for new ones";
+        each("connections_evicted", help, Kind::Counter, |stats| read(&stats.evicted))?;
         let help = "Connections whose TLS handshake failed or timed out";
-        sink.labelled("tls_handshakes_failed", help, Kind::Counter, failed)?;
+        each("tls_handshakes_failed", help, Kind::Counter, |stats| read(&stats.handshakes_failed))?;
         let help = "Seconds from the arrival of RESP commands to their answers";
         sink.histogram("resp_command_seconds", help, &[(&[], resp.latency.read())])?;
         sink.count("resp_commands", "RESP commands", read(&resp.commands))?;
@@ -325,7 +323,7 @@ impl Counted {
         let refused = read(&events.http.refused) + read(&events.admin.refused);
         sink.count("http_connections_refused", help, refused)?;
         let help = "RESP connections refused because of the bound or because the client had too many";
-        sink.count("resp_connections_refused", help, read(&resp.refused))?;
+        sink.count("resp_connections_refused", help, read(&resp.connections.refused))?;
         let help = "RESP connections closed for malformed input";
         sink.count("resp_protocol_errors", help, read(&resp.protocol_errors))?;
         let help = "RESP connections closed because they were idle or stuck";

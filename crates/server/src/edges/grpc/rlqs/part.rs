@@ -29,7 +29,7 @@ pub(super) struct Part {
     measured_at: Nanos,
     quiet: u32,
     /// The tokens per second in its assignment.
-    share: u64,
+    pub share: u64,
     /// When the last assignment ends.
     until: Nanos,
     /// Charged, and not reported as used: at least what it may still admit.
@@ -37,7 +37,8 @@ pub(super) struct Part {
     /// How much of that was charged in the limit's current window, and can be given back.
     paid_here: u64,
     window: u64,
-    is_lost: bool,
+    /// The stream has ended. The Envoy continues with its assignment.
+    pub is_lost: bool,
 }
 
 impl Part {
@@ -93,23 +94,9 @@ impl Part {
         self.quiet >= QUIET_REPORTS
     }
 
-    /// The stream has ended. The Envoy continues with its assignment.
-    pub fn lose(&mut self) {
-        self.is_lost = true;
-    }
-
-    pub fn is_lost(&self) -> bool {
-        self.is_lost
-    }
-
     /// Whether it may admit nothing more, and no report will come.
     pub fn is_over(&self, now: Nanos) -> bool {
         self.is_lost && (self.share == 0 || now >= self.until)
-    }
-
-    /// The tokens per second that it continues to spend.
-    pub fn share(&self) -> u64 {
-        self.share
     }
 
     /// Whether its next bucket starts full, because it has none.
@@ -163,7 +150,7 @@ impl Part {
         self.share.saturating_mul(rest.div_ceil(SECOND.get()))
     }
 
-    /// Adds a charge without a change of the assignment.
+    /// Adds a charge in a window without a change of the assignment.
     pub fn pay(&mut self, granted: u64, window: u64) {
         if window != self.window {
             (self.window, self.paid_here) = (window, 0);
@@ -175,10 +162,5 @@ impl Part {
     /// After a change of the limit or its window: nothing is given back to the old window.
     pub fn keep_all(&mut self) {
         self.paid_here = 0;
-    }
-
-    /// Enters a window.
-    pub fn enter(&mut self, window: u64) {
-        self.pay(0, window);
     }
 }

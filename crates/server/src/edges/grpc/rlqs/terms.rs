@@ -114,19 +114,7 @@ pub(super) fn divide(wants: &[u64], units: u64, turn: u64) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    #[test]
-    fn an_assignment_lasts_as_long_as_it_could_be_paid() {
-        let hour = Terms { limit: 100, window: 3_600, gives_back: true };
-        assert_eq!(
-            [(40, 10), (39, 10), (9, 10), (0, 10), (0, 0)].map(|(room, shares)| hour.lasting(room, shares)),
-            [5, 4, 1, 1, 1]
-        );
-        assert_eq!(Terms { window: 1, ..hour }.lasting(0, 100), 5, "each second has its own");
-    }
 
     #[test]
     fn servers_take_a_second_in_pieces_and_a_lone_one_leaves_a_tenth() {
@@ -135,21 +123,5 @@ mod tests {
         assert_eq!([pieces(1), pieces(2), pieces(16)], [[u64::MAX; 2], [50, 90], [10, 90]]);
         assert_eq!(Terms { limit: 1, ..second }.at_a_time(2, true), 1);
         assert_eq!(Terms { window: 60, ..second }.at_a_time(2, false), u64::MAX);
-    }
-
-    proptest! {
-        #[test]
-        fn all_units_are_divided_exactly_once_while_there_is_demand(
-            wants in prop::collection::vec(0..200_u64, 0..8), units in 0..1_000_u64, turn: u64,
-        ) {
-            let parts = divide(&wants, units, turn);
-            let wanted: u64 = wants.iter().sum();
-            prop_assert_eq!(parts.iter().sum::<u64>(), wanted.min(units));
-            for (part, want) in parts.iter().zip(&wants) {
-                prop_assert!(part <= want);
-                // If a part is less than wanted, no other part exceeds it by more than one unit.
-                prop_assert!(part == want || parts.iter().all(|other| *other <= part + 1));
-            }
-        }
     }
 }

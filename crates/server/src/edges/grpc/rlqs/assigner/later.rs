@@ -59,12 +59,12 @@ impl Assigner {
             let held = &self.held;
             // A stream may have ended, and another bucket may be in its place.
             key.live.retain(|(at, bucket, _)| {
-                held.get(*at).is_some_and(|held| Arc::ptr_eq(&held.bucket, bucket) && !held.part.is_lost())
+                held.get(*at).is_some_and(|held| Arc::ptr_eq(&held.bucket, bucket) && !held.part.is_lost)
             });
         }
-        let servers = u64::from((self.servers)(&self.service));
+        let servers = self.servers();
         let unmet =
-            |(at, _, wants): &(usize, Arc<Bucket>, u64)| wants.saturating_sub(self.held[*at].part.share());
+            |(at, _, wants): &(usize, Arc<Bucket>, u64)| wants.saturating_sub(self.held[*at].part.share);
         let wants: Vec<Vec<u64>> = keys.iter().map(|key| key.live.iter().map(unmet).collect()).collect();
         let sums: Vec<u64> = wants
             .iter()
@@ -97,8 +97,6 @@ impl Assigner {
             }
         }
         self.later.keys = keys;
-        for (stream, actions) in said {
-            self.say(stream, actions);
-        }
+        self.say_all(said);
     }
 }

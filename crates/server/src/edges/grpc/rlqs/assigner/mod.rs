@@ -2,8 +2,6 @@
 
 mod later;
 mod place;
-#[cfg(test)]
-mod simulation;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -106,8 +104,6 @@ struct Assigner {
     /// The last second that was charged, and what may be charged for it later.
     second: u64,
     later: Later,
-    /// The number of servers that share the limits.
-    servers: fn(&Service) -> u32,
     full: OnceAMinute,
 }
 
@@ -146,9 +142,13 @@ impl Assigner {
         let in_force = service.in_force();
         let second = service.now().get() / SECOND;
         let (streams, held, full) = (HashMap::new(), Slab::new(), OnceAMinute::default());
-        let servers = |service: &Service| service.store().map_or(1, |shared| shared.store().nodes());
         let later = Later::default();
-        Self { service, stats, in_force, streams, held, text: 0, second, later, servers, full }
+        Self { service, stats, in_force, streams, held, text: 0, second, later, full }
+    }
+
+    /// The number of servers that share the limits.
+    fn servers(&self) -> u64 {
+        self.service.store().map_or(1, |shared| shared.store().nodes()).into()
     }
 
     /// Charges for the current second, unless that is done.
@@ -184,7 +184,7 @@ impl Assigner {
         let now = self.service.now();
         for at in stream.buckets.into_values() {
             let held = &mut self.held[at];
-            held.part.lose();
+            held.part.is_lost = true;
             if held.part.is_over(now) || matches!(held.place, Place::Free { .. }) {
                 self.remove(at);
             }
@@ -210,6 +210,12 @@ impl Assigner {
             && stream.say.try_send(Ok(RateLimitQuotaResponse { bucket_action })).is_err()
         {
             self.close(id);
+        }
+    }
+
+    fn say_all(&mut self, said: BTreeMap<u64, Vec<BucketAction>>) {
+        for (stream, actions) in said {
+            self.say(stream, actions);
         }
     }
 
@@ -330,9 +336,9 @@ impl Assigner {
         let same = |held: &&Held| matches!(&held.place, Place::Limited(other) if other.is_same(charged));
         let (mut open, mut reserve) = (0, 0_u64);
         for held in self.held.iter().map(|(_, held)| held).filter(same) {
-            open += u64::from(!held.part.is_lost());
+            open += u64::from(!held.part.is_lost);
             // An assignment that began within a second also ends within one.
-            reserve = reserve.saturating_add(held.part.later(now)).saturating_add(held.part.share());
+            reserve = reserve.saturating_add(held.part.later(now)).saturating_add(held.part.share);
         }
         (open, reserve)
     }
@@ -360,7 +366,7 @@ impl Assigner {
             self.remove(at);
         }
         let groups = self.groups(second, now);
-        let servers = (self.servers)(&self.service).into();
+        let servers = self.servers();
         let granted = join_all(groups.iter().map(async |group| {
             let Group { charged, due, reserve, wanted, .. } = group;
             let most = charged.terms.at_a_time(servers, self.later.was_alone(charged));
@@ -374,7 +380,7 @@ impl Assigner {
             let (window, envoys) = (terms.window_of(second), group.live.len() as u64);
             for at in &group.lost {
                 let part = &mut self.held[*at].part;
-                part.pay(part.share(), window);
+                part.pay(part.share, window);
             }
             let floor = self.floor(terms, envoys);
             let wants: Vec<_> =
@@ -402,18 +408,12 @@ impl Assigner {
                 said.entry(held.stream).or_default().push(wire::tokens(&held.bucket, share, lasting));
             }
         }
-        for (stream, actions) in said {
-            self.say(stream, actions);
-        }
+        self.say_all(said);
     }
 
     /// The tokens of an Envoy that does not need them. Servers that share a limit take none: another server may need them.
     fn floor(&self, terms: &Terms, envoys: u64) -> u64 {
-        if terms.at_a_time((self.servers)(&self.service).into(), false) < u64::MAX {
-            0
-        } else {
-            terms.floor(envoys)
-        }
+        if terms.at_a_time(self.servers(), false) < u64::MAX { 0 } else { terms.floor(envoys) }
     }
 
     fn groups(&mut self, second: u64, now: Nanos) -> Vec<Group> {
@@ -428,16 +428,16 @@ impl Assigner {
                 reserve: 0,
                 wanted: 0,
             });
-            let side = if held.part.is_lost() { &mut group.lost } else { &mut group.live };
+            let side = if held.part.is_lost { &mut group.lost } else { &mut group.live };
             side.push(at);
         }
         let mut groups: Vec<Group> = groups.into_values().collect();
         for group in &mut groups {
             let Group { charged, live, lost, due, reserve, wanted } = group;
             for at in live.iter().chain(&*lost) {
-                self.held[*at].part.enter(charged.terms.window_of(second));
+                self.held[*at].part.pay(0, charged.terms.window_of(second));
             }
-            *due = lost.iter().map(|at| self.held[*at].part.share()).fold(0, u64::saturating_add);
+            *due = lost.iter().map(|at| self.held[*at].part.share).fold(0, u64::saturating_add);
             *reserve = lost.iter().map(|at| self.held[*at].part.later(now)).fold(0, u64::saturating_add);
             let envoys = live.len() as u64;
             let floor = self.floor(&charged.terms, envoys);
