@@ -10,12 +10,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tidegate=${1:-} rounds=${2:-3} delay=${3:-}
 if [ -z "$tidegate" ]; then
-    cargo build --profile dist --quiet -p tidegate-cli
-    tidegate=target/dist/tidegate
+    cargo build --release --quiet -p tidegate-cli
+    tidegate=target/release/tidegate
 fi
 if [ -z "$delay" ]; then
-    cargo build --profile dist --quiet -p tidegate-redis-servers --example delay
-    delay=target/dist/examples/delay
+    cargo build --release --quiet -p tidegate-redis-servers --example delay
+    delay=target/release/examples/delay
 fi
 scratch=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$scratch"' EXIT

@@ -8,13 +8,13 @@
 # average. Prints a table of what the servers admit of what one place admits, by how much they are over, and round trips a decision.
 set -euo pipefail
 
-tidegate=${1:-} delay=${2:-} build=$(dirname "$0")/../target/dist
+tidegate=${1:-} delay=${2:-} build=$(dirname "$0")/../target/release
 if [ -z "$tidegate" ]; then
-    cargo build --profile dist --quiet -p tidegate-cli
+    cargo build --release --quiet -p tidegate-cli
     tidegate=$build/tidegate
 fi
 if [ -z "$delay" ]; then
-    cargo build --profile dist --quiet -p tidegate-redis-servers --example delay
+    cargo build --release --quiet -p tidegate-redis-servers --example delay
     delay=$build/examples/delay
 fi
 

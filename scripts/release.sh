@@ -34,8 +34,8 @@ if [ -z "$target" ]; then
     fi
 fi
 if [ -z "$program" ]; then
-    cargo build --profile dist --locked -p tidegate-cli --target "$target"
-    program=${CARGO_TARGET_DIR:-target}/$target/dist/tidegate
+    cargo build --release --locked -p tidegate-cli --target "$target"
+    program=${CARGO_TARGET_DIR:-target}/$target/release/tidegate
 fi
 
 # The program: stripped, and static where it is for musl.

@@ -259,7 +259,7 @@ stage "formatting" cargo fmt --all --check
 stage "spelling" "$typos"
 stage "plain English" scripts/style.py
 loom() {
-    RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
+    RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo test --locked --release --target-dir target/loom \
         -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'
 }
 # Its longest model keeps one processor busy for minutes.
