@@ -1,6 +1,6 @@
 //! The decisions of one limit and of several together.
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tidegate_core::Decision;
 
@@ -24,10 +24,6 @@ impl Answer {
     /// Whether this limit allows the work.
     pub fn is_allowed(&self) -> bool {
         self.decision.is_allowed() || self.limit.spec().shadow
-    }
-
-    fn strictness(&self) -> (u64, Reverse<u64>) {
-        (if self.is_allowed() { 0 } else { self.decision.severity() }, Reverse(self.decision.remaining()))
     }
 
     /// Whether this is a soft limit that is exceeded.
@@ -65,14 +61,6 @@ impl JointAnswer {
     /// Whether all enforced limits admitted, and so consumed.
     pub fn is_allowed(&self) -> bool {
         self.answers[self.bound].is_allowed()
-    }
-
-    /// # Panics
-    /// When `answers` is empty.
-    pub(super) fn new(answers: Vec<Answer>) -> Self {
-        // The first among equals.
-        let bound = (0..answers.len()).max_by_key(|at| (answers[*at].strictness(), Reverse(*at)));
-        Self { bound: bound.expect("at least one limit is asked"), answers }
     }
 
     /// The answer of the limit that bound.

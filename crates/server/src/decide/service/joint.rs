@@ -1,7 +1,7 @@
 //! Several limits in one decision: all enforced limits admit and consume, or none consumes. Shadow limits are asked as well,
 //! but never veto.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, cmp::Reverse, sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, try_join_all};
 use tidegate_core::{Decision, Nanos};
@@ -29,7 +29,7 @@ impl Service {
     pub async fn acquire_all(&self, asks: &[Ask<'_>], now: Nanos) -> Result<JointAnswer, (usize, Refusal)> {
         let parts = self.parts(asks)?;
         let decisions = self.take_all(&parts, now).await.map_err(|refusal| (0, refusal))?;
-        Ok(joint_answer(parts, decisions))
+        Ok(Decided { parts, decisions }.into_joint())
     }
 
     /// One decision for each of these limits: all enforced limits admit and are charged, or none is.
@@ -80,7 +80,7 @@ impl Service {
             decision.map_err(|refusal| (at, refusal))
         });
         let decisions = try_join_all(decisions).await?;
-        Ok(joint_answer(parts, decisions))
+        Ok(Decided { parts, decisions }.into_joint())
     }
 
     pub(super) fn parts<'a>(&self, asks: &[Ask<'a>]) -> Result<Vec<Part<'a>>, (usize, Refusal)> {
@@ -95,11 +95,47 @@ impl Service {
     }
 }
 
-/// The answer of all limits.
-pub(super) fn joint_answer(parts: Vec<Part<'_>>, decisions: Vec<Decision>) -> JointAnswer {
-    let answer =
-        |(part, decision): (Part<'_>, _)| Answer { limit: part.limit, key: part.key.to_vec(), decision };
-    JointAnswer::new(parts.into_iter().zip(decisions).map(answer).collect())
+/// Parts and their decisions, at least one.
+pub(crate) struct Decided<'a> {
+    pub(super) parts: Vec<Part<'a>>,
+    pub(super) decisions: Vec<Decision>,
+}
+
+impl Decided<'_> {
+    pub(super) fn each(&self) -> impl ExactSizeIterator<Item = (&Part<'_>, &Decision)> {
+        self.parts.iter().zip(&self.decisions)
+    }
+
+    /// Whether all enforced limits admitted.
+    pub(super) fn is_allowed(&self) -> bool {
+        self.each().all(|(part, decision)| part.allows(decision))
+    }
+
+    /// See [`JointAnswer::bound`].
+    fn bound(&self) -> usize {
+        let strictness = |(at, (part, decision)): (usize, (&Part<'_>, &Decision))| {
+            let severity = if part.allows(decision) { 0 } else { decision.severity() };
+            // The first among equals.
+            (severity, Reverse(decision.remaining()), Reverse(at))
+        };
+        let strictest = self.each().enumerate().map(strictness).max();
+        let (.., Reverse(at)) = strictest.expect("at least one limit is asked");
+        at
+    }
+
+    /// The answer of each limit.
+    pub(super) fn into_joint(self) -> JointAnswer {
+        let bound = self.bound();
+        let answers =
+            self.parts.into_iter().zip(self.decisions).map(|(part, decision)| part.answer(decision));
+        JointAnswer { answers: answers.collect(), bound }
+    }
+
+    /// The answer of the limit that bound.
+    pub(crate) fn into_bound(mut self) -> Answer {
+        let bound = self.bound();
+        self.parts.swap_remove(bound).answer(self.decisions[bound])
+    }
 }
 
 /// One decision for each of these limits, which are all in memory.
@@ -164,6 +200,15 @@ impl<'a> Part<'a> {
 
     pub fn is_enforced(&self) -> bool {
         !self.limit.spec().shadow
+    }
+
+    /// Whether the limit allows the work.
+    pub(super) fn allows(&self, decision: &Decision) -> bool {
+        decision.is_allowed() || !self.is_enforced()
+    }
+
+    fn answer(self, decision: Decision) -> Answer {
+        Answer { limit: self.limit, key: self.key.to_vec(), decision }
     }
 
     pub fn is_stored(&self) -> bool {

@@ -5,7 +5,7 @@ use tidegate_limiter::Estimate;
 
 use super::{
     Ask, JointAnswer, Part as JointPart, Refusal, Service,
-    joint::{joint_answer, take_in_memory},
+    joint::{Decided, take_in_memory},
     reserve_in_store::reserved_in_store,
 };
 use crate::decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError, Reservations};
@@ -44,6 +44,20 @@ impl Service {
         ttl: Nanos,
         now: Nanos,
     ) -> Result<(JointAnswer, Option<Id>), (usize, Refusal)> {
+        let (decided, id) = self.reserve_decided(asks, ttl, now).await?;
+        Ok((decided.into_joint(), id))
+    }
+
+    /// [`reserve`](Self::reserve), for a client that may need only the answer of the limit that bound.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) async fn reserve_decided<'a>(
+        &self,
+        asks: &[Ask<'a>],
+        ttl: Nanos,
+        now: Nanos,
+    ) -> Result<(Decided<'a>, Option<Id>), (usize, Refusal)> {
         let refuse = |why| (0, Refusal::Reservation(why));
         if asks.len() > MOST_PARTS {
             return Err(refuse(ReservationError::TooManyParts));
@@ -60,31 +74,31 @@ impl Service {
         reserved.map_err(|refusal| (0, refusal))
     }
 
-    async fn reserve_in_memory(
+    async fn reserve_in_memory<'a>(
         &self,
-        parts: Vec<JointPart<'_>>,
+        parts: Vec<JointPart<'a>>,
         ttl: Nanos,
         now: Nanos,
-    ) -> Result<(JointAnswer, Option<Id>), Refusal> {
+    ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         self.reservations.has_room().map_err(Refusal::Reservation)?;
         let estimates: Vec<_> = parts.iter().map(|part| estimate(part, now)).collect();
         between().await;
         let decisions = take_in_memory(&parts, now)?;
-        let joint = joint_answer(parts, decisions);
-        if !joint.is_allowed() {
-            return Ok((joint, None));
+        let decided = Decided { parts, decisions };
+        if !decided.is_allowed() {
+            return Ok((decided, None));
         }
-        let all = joint.answers.iter().zip(estimates).map(|(answer, estimate)| {
+        let all = decided.each().zip(estimates).map(|((part, decision), estimate)| {
             // A shadow limit that would deny has taken nothing, unless it is soft.
-            let has_taken = answer.decision.is_allowed() || answer.limit.spec().soft;
+            let has_taken = decision.is_allowed() || part.limit.spec().soft;
             let cost = if has_taken { estimate.cost } else { 0 };
             let taken = Estimate { cost, ..estimate }.into();
-            Part { taken, ..Part::new(answer.limit.spec(), &answer.key) }
+            Part { taken, ..Part::new(part.limit.spec(), part.key) }
         });
         let taken: Vec<_> = all.collect();
         between().await;
         match self.reservations.add(&taken, ttl, now) {
-            Ok(id) => Ok((joint, Some(id))),
+            Ok(id) => Ok((decided, Some(id))),
             Err(why) => {
                 between().await;
                 self.settle_parts(taken, None, now);
@@ -133,12 +147,12 @@ impl Service {
         let asked = self.parts(&asks).map_err(|(_, refusal)| refusal)?;
         if let Some(store) = store {
             let taken = self.take_in_store(asked, now, async |parts| store.extend(id.0, parts).await);
-            return Box::pin(taken).await.map(|(joint, _)| joint);
+            return Box::pin(taken).await.map(|(decided, _)| decided.into_joint());
         }
         let more: Vec<_> = asked.iter().map(|part| estimate(part, now)).collect();
         between().await;
         let decisions = self.take_all(&asked, now).await?;
-        let joint = joint_answer(asked, decisions);
+        let joint = Decided { parts: asked, decisions }.into_joint();
         between().await;
         if joint.is_allowed()
             && let Err(why) = self.reservations.extend(id, &more, now)

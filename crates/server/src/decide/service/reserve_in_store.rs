@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::Nanos;
 use tidegate_redis::{Corrected, Correction, Part as StorePart, Reserved, Store, StoreError};
 
-use super::{Act, JointAnswer, Part as JointPart, Refusal, Service, joint::joint_answer};
+use super::{Act, Part as JointPart, Refusal, Service, joint::Decided};
 use crate::decide::{
     reservations::{Id, Part, ReservationError, parts_of, text_of},
     shared::SharedStore,
@@ -20,13 +20,13 @@ pub(super) async fn reserved_in_store(store: &Store, id: Id) -> Result<Vec<Part>
 impl Service {
     /// See [`reserve`](Self::reserve). If the store does not reply, nothing is reserved, also with `on_error: open`: no server could
     /// correct the estimate.
-    pub(super) async fn reserve_in_store(
+    pub(super) async fn reserve_in_store<'a>(
         &self,
         store: &Store,
-        parts: Vec<JointPart<'_>>,
+        parts: Vec<JointPart<'a>>,
         ttl: Nanos,
         now: Nanos,
-    ) -> Result<(JointAnswer, Option<Id>), Refusal> {
+    ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         let random = Id::random().ok_or(Refusal::Reservation(ReservationError::NoId))?;
         let kept: Vec<_> = parts.iter().map(|part| Part::new(part.limit.spec(), part.key)).collect();
         let (text, most) = (text_of(&kept), self.reservations().most());
@@ -37,16 +37,16 @@ impl Service {
     }
 
     /// Takes by `take`, and counts the decisions.
-    pub(super) async fn take_in_store(
+    pub(super) async fn take_in_store<'a>(
         &self,
-        parts: Vec<JointPart<'_>>,
+        parts: Vec<JointPart<'a>>,
         now: Nanos,
         take: impl AsyncFnOnce(&[(StorePart<'_>, bool)]) -> Result<Reserved, StoreError>,
-    ) -> Result<(JointAnswer, Option<Id>), Refusal> {
+    ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         if parts.iter().any(|part| part.is_enforced() && part.limit.block_of(part.key, now).is_some()) {
             // The joint decision denies without asking the store, and takes nothing.
             let decisions = self.take_all(&parts, now).await?;
-            return Ok((joint_answer(parts, decisions), None));
+            return Ok((Decided { parts, decisions }, None));
         }
         let refuse = |why| Err(Refusal::Reservation(why));
         let limits: Option<Vec<_>> = parts.iter().map(JointPart::stored).collect();
@@ -67,16 +67,15 @@ impl Service {
             Err(StoreError::OneKey) => return refuse(ReservationError::Twice),
             Err(why) => return refuse(no_answer(why)),
         };
-        let passes =
-            |(decision, part): (&Decision, &JointPart<'_>)| decision.is_allowed() || !part.is_enforced();
-        let admitted = decisions.iter().zip(&parts).all(passes);
-        for (decision, part) in decisions.iter().zip(&parts) {
+        let decided = Decided { parts, decisions };
+        let admitted = decided.is_allowed();
+        for (part, decision) in decided.each() {
             // A limit that would have admitted what another denied counts as neither.
             if admitted || decision.is_denied() && part.is_enforced() {
                 part.limit.count(Act::Take, part.key, part.cost, decision, now);
             }
         }
-        Ok((joint_answer(parts, decisions), admitted.then_some(Id(id))))
+        Ok((decided, admitted.then_some(Id(id))))
     }
 
     /// See [`settle`](Self::settle).

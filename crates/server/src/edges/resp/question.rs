@@ -219,8 +219,8 @@ pub(super) async fn reserve(
         let limits = service.limits();
         asks.iter().try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
     }
-    let (joint, id) = service.reserve(asks, ttl, now).await.map_err(|(_, refusal)| refusal)?;
-    Ok(Done::Reserved(joint.into_bound(), id))
+    let (decided, id) = service.reserve_decided(asks, ttl, now).await.map_err(|(_, refusal)| refusal)?;
+    Ok(Done::Reserved(decided.into_bound(), id))
 }
 
 fn may_use(rights: Option<&Rights>, limit: &[u8]) -> bool {
