@@ -250,13 +250,14 @@ impl DescriptorService {
         now: Nanos,
     ) -> Result<Place, Unanswered> {
         let descriptors = in_force.descriptors();
-        // As in envoyproxy/ratelimit: an unconfigured domain has no limits, and even overrides are ignored.
-        if descriptors.domains.domain(question.domain).is_none() {
-            return Ok(Place::Nowhere);
-        }
         let cost = descriptor.hits.unwrap_or_else(|| question.hits.max(1));
         let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
-        if let Some(wanted) = descriptor.limit.clone().transpose()? {
+        if let Some(wanted) = &descriptor.limit {
+            // As in envoyproxy/ratelimit: an unconfigured domain has no limits, and even overrides are ignored.
+            if descriptors.domains.domain(question.domain).is_none() {
+                return Ok(Place::Nowhere);
+            }
+            let wanted = wanted.clone()?;
             return Ok(Place::Limited(Found {
                 rule: None,
                 limit: self.overrides.limit(in_force.limits(), question.domain, wanted, now)?,

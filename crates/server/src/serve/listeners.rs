@@ -13,7 +13,7 @@ use crate::{
     decide::service::Service,
     edges::{
         http::{self, App, Plane},
-        resp::{self, Reactors, RespConfig, RespStats, Shared},
+        resp::{self, Reactors, RespConfig, Shared},
         sentinel::{self, Dashboard, TokenServer},
         spoe::{self, Agent},
     },
@@ -27,7 +27,7 @@ use crate::{
         strangers::Strangers,
     },
     observe::{
-        metrics::{ConnectionStats, DashboardStats, Metrics, SentinelStats, SpoeStats},
+        metrics::{ConnectionStats, DashboardStats, Metrics, RespStats, SentinelStats, SpoeStats},
         once_a_minute::OnceAMinute,
     },
     serve::{options::Options, start_error::StartError},

@@ -35,14 +35,14 @@ use crate::{
     },
     edges::{
         http::{self, App, Plane, hosts::Hosts},
-        resp::{Reactors, RespStats},
+        resp::Reactors,
     },
     envoy::decide::DescriptorService,
     listen::{access::Door, security::ListenerSecurity},
     observe::{
         audit::Audit,
         history,
-        metrics::{Events, Metrics},
+        metrics::{Events, Metrics, RespStats},
         occupancy::{self, Occupancy},
         once_a_minute::OnceAMinute,
         trace::Trace,

@@ -13,10 +13,10 @@ use tidegate_redis::OrderKind;
 use tokio::sync::oneshot;
 
 use super::{
-    answer,
+    answer::{self, text},
     app::App,
     ask,
-    body::{body, text},
+    body::body,
     orders,
     permit::Caller,
     problem::{Answered, Problem},

@@ -10,7 +10,6 @@ use serde::Serialize;
 use tidegate_core::DenialReason;
 use tidegate_tower::headers;
 
-use super::body::text;
 use crate::decide::service::{Answer, JointAnswer, SOFT_EXCEEDED};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -135,6 +134,13 @@ fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<Sta
     {
         headers.insert(header::RETRY_AFTER, headers::ceil_secs(wait).into());
     }
+    response
+}
+
+/// A response of this media type.
+pub(super) fn text(text: impl Into<Body>, kind: &'static str) -> Response<Body> {
+    let mut response = Response::new(text.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 

@@ -1,11 +1,11 @@
-//! Reads request bodies within bounds of size and time, and makes responses of one kind.
+//! Reads request bodies within bounds of size and time.
 
 use std::{pin::pin, time::Duration};
 
 use axum::{
     BoxError,
-    body::{Body, Bytes, HttpBody},
-    http::{HeaderValue, Request, Response, StatusCode, header},
+    body::{Bytes, HttpBody},
+    http::{Request, StatusCode},
 };
 use bytes::BytesMut;
 use futures_util::FutureExt;
@@ -107,14 +107,9 @@ pub(crate) async fn drain<B: Arrives + Unpin>(body: B) {
     let _ = tokio::time::timeout(DRAIN_TIME, rest).await;
 }
 
-pub(super) fn text(text: impl Into<Body>, kind: &'static str) -> Response<Body> {
-    let mut response = Response::new(text.into());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
     use http_body_util::StreamBody;
     use hyper::body::Frame;
 

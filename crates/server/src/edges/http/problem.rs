@@ -9,7 +9,7 @@ use axum::{
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::body::text;
+use super::answer::text;
 use crate::{
     decide::{reservations::ReservationError, service::Refusal},
     listen::access::Stranger,

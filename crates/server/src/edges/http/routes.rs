@@ -17,10 +17,11 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::json;
 
 use super::{
-    admin, answer,
+    admin,
+    answer::{self, text},
     app::App,
     ask::{self, Ask, Asks},
-    body::{body, drain, text},
+    body::{body, drain},
     descriptors, flow, history, overview,
     permit::{Caller, permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates, shown},
     problem::{Answered, Problem},

@@ -11,7 +11,7 @@ use tidegate_core::Nanos;
 use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 
 use super::{
-    body::text,
+    answer::text,
     permit::Caller,
     problem::{Answered, Problem},
     query,

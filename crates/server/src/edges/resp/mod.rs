@@ -34,7 +34,7 @@ mod reserving;
 mod session;
 mod socket;
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
 
 use tidegate_core::Nanos;
 
@@ -44,7 +44,7 @@ pub(crate) use reactor::{Reactors, start};
 use crate::{
     decide::service::Service,
     listen::{access::Door, descriptors::Descriptors, peers::Peers, strangers::Strangers, tls::Tls},
-    observe::{latency::Latency, metrics::ConnectionStats, once_a_minute::OnceAMinute},
+    observe::metrics::RespStats,
 };
 
 /// The protocol version. A connection starts with 2, and `HELLO` can change it.
@@ -96,19 +96,4 @@ pub(crate) struct RespConfig {
     pub threads: usize,
     /// For `INFO`.
     pub port: u16,
-}
-
-/// Counters of the listener. Relaxed is enough: a scrape needs no exact moment.
-#[derive(Debug, Default)]
-pub(crate) struct RespStats {
-    pub connections: ConnectionStats,
-    pub commands: AtomicU64,
-    pub protocol_errors: AtomicU64,
-    /// Connections closed because they were idle, or stuck in a frame or a reply.
-    pub timeouts: AtomicU64,
-    pub auth_failures: AtomicU64,
-    pub full_warning: OnceAMinute,
-    /// From the start of a turn, or the question to the store, until the reply is ready to be sent.
-    pub latency: Latency,
-    pub next_id: AtomicU64,
 }

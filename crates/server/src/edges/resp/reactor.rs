@@ -23,17 +23,20 @@ use tidegate_core::Nanos;
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
-    RespStats, Shared,
+    Shared,
     batch::{Answered, UnderWay},
     connection::{BUFFER, Connection, READ, Turn, TurnContext},
     gather::{Gather, PAUSE},
     session::Session,
     socket::Socket,
 };
-use crate::listen::{
-    descriptors::{self, Connections},
-    idle::LongestIdle,
-    tls::Above,
+use crate::{
+    listen::{
+        descriptors::{self, Connections},
+        idle::LongestIdle,
+        tls::Above,
+    },
+    observe::metrics::RespStats,
 };
 
 const LISTENER: Token = Token(usize::MAX);

@@ -7,7 +7,7 @@ use tidegate_core::ManualClock;
 use super::*;
 use crate::{
     decide::{limits::Limits, service::Service, throttle::Throttle},
-    edges::resp::{RespConfig, RespStats},
+    edges::resp::RespConfig,
     listen::{
         access::{Access, Door},
         peers::Peers,

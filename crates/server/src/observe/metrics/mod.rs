@@ -17,7 +17,6 @@ use tidegate_limiter::Stats;
 
 use crate::{
     decide::{counts::CountsRead, service::Service, thresholds::WebhookStats, throttle::THROTTLE},
-    edges::resp::RespStats,
     listen::tls::Tls,
 };
 
@@ -28,6 +27,7 @@ mod http;
 mod process;
 #[cfg(feature = "grpc")]
 mod reference;
+mod resp;
 mod sentinel;
 mod source;
 mod spoe;
@@ -41,6 +41,7 @@ pub(crate) use self::grpc::{CODES, GrpcStats};
 pub(crate) use self::http::HttpStats;
 #[cfg(feature = "grpc")]
 pub(crate) use self::reference::Reference;
+pub(crate) use self::resp::RespStats;
 pub(crate) use self::sentinel::{DashboardStats, SentinelStats};
 pub(crate) use self::spoe::SpoeStats;
 #[cfg(feature = "grpc")]
