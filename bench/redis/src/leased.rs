@@ -37,7 +37,7 @@ pub fn processes(server: &Server) {
                  {admitted} admitted, {} over",
                 done / seconds / 1e6,
                 done / cores / 1e6,
-                (admitted - f64::from(limit)).max(0.0),
+                (admitted - limit as f64).max(0.0),
             );
         }
     }
