@@ -427,6 +427,10 @@ async function edit() {
     await expect(page, where, 'that it is saved', async () => (await checked()).includes('Saved and loaded'));
     const { text: now } = await (await fetch(`${admin}/v1/rules/file`)).json();
     if (!now.includes('limit: 10/1m')) complain(where, 'the file is as it was');
+    // The check of the edit just before does not replace the outcome.
+    await page.evaluate(() => new Promise((done) => setTimeout(done, 400)));
+    await page.evaluate(() => fetch('/v1/rules/check', { method: 'POST', body: '' }));
+    if (!(await checked()).includes('Saved and loaded')) complain(where, `the outcome of the save is replaced by ${await checked()}`);
   });
   await context.close();
 }

@@ -167,15 +167,12 @@ form.addEventListener('submit', async (event) => {
   if (!save) return;
   if (!await confirm(`Save to ${form.dataset.path}, and load it?`)) return;
   checked.textContent = 'Saving …';
+  // The check of the last edit would replace the outcome. It follows below.
+  clearTimeout(timer);
   const { ok, answer } = await post(`/v1/rules/save?version=${form.dataset.version}`, text.value);
-  if (answer.mistakes) show(answer.mistakes);
-  if (!ok) {
-    checked.textContent = answer.detail;
-    return;
-  }
-  form.dataset.version = answer.version;
+  if (ok) form.dataset.version = answer.version;
   await check();
-  checked.textContent = `Saved and loaded. The file as it was before: ${answer.previous}`;
+  checked.textContent = ok ? `Saved and loaded. The file as it was before: ${answer.previous}` : answer.detail;
 });
 
 check();
