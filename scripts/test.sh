@@ -41,7 +41,8 @@ failed=0
 failures=() # one text for each failed stage
 skipped=()  # "what is not tested (why)"
 title="the installation of what the tests need"
-begun="" # the stage that runs next to others
+begun=()    # titles of stages that run next to others, and their processes
+processes=()
 program=$PWD/target/debug/tidegate
 [ -z "${CARGO_TARGET_DIR:-}" ] || program=$(realpath -m "$CARGO_TARGET_DIR")/debug/tidegate
 
@@ -76,22 +77,25 @@ stage() { # stage TITLE COMMAND...
     count "$scratch/output" "$status"
 }
 
-# Starts a stage that runs next to those that follow, until `collect` waits for it. One at a time.
+# Starts a stage that runs next to those that follow, until `collect` waits for it.
 begin() { # begin TITLE COMMAND...
-    begun=$1
-    (set -e; "${@:2}") >"$scratch/begun" 2>&1 &
-    begun_process=$! # `count` replaces $!, because it reads from a process
+    begun+=("$1")
+    (set -e; "${@:2}") >"$scratch/begun${#begun[@]}" 2>&1 &
+    processes+=($!) # `count` replaces $!, because it reads from a process
 }
 
 collect() {
-    [ -n "$begun" ] || return 0
-    title=$begun
-    begun=""
-    say "$title"
-    local status=0
-    wait "$begun_process" || status=$?
-    cat "$scratch/begun"
-    count "$scratch/begun" "$status"
+    local at status
+    for at in "${!begun[@]}"; do
+        title=${begun[at]}
+        say "$title"
+        status=0
+        wait "${processes[at]}" || status=$?
+        cat "$scratch/begun$((at + 1))"
+        count "$scratch/begun$((at + 1))" "$status"
+    done
+    begun=()
+    processes=()
 }
 
 # A stage with cargo tests counts as these, any other as one.
@@ -327,16 +331,17 @@ else
     begin "the dashboard in a browser" env TIDEGATE="$program" scripts/pages.sh
 fi
 tests "examples in the documentation" --doc
+sentinel
+configuration_services
+collect
+
 if command -v dpkg-deb >/dev/null; then
-    # The release's own program is static and takes ten minutes.
-    stage "the archive and the Debian package of a release" scripts/release.sh --target "$(uname -m)-unknown-linux-gnu" \
+    # Mostly compression, on one processor. The release's own program is static and takes ten minutes.
+    begin "the archive and the Debian package of a release" scripts/release.sh --target "$(uname -m)-unknown-linux-gnu" \
         --program "$program" "$scratch/dist"
 else
     skipped+=("the archive and the Debian package of a release (no dpkg-deb)")
 fi
-sentinel
-configuration_services
-collect
 
 # The middleware to copy, with the real frameworks.
 if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
