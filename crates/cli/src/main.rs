@@ -45,8 +45,12 @@ enum Command {
     Health(client::Health),
     Acquire(client::Acquire),
     Peek(client::Peek),
-    Charge(client::Charge),
-    Refund(client::Refund),
+    /// Charge units that were used, whether they fit or not
+    ///
+    /// Exits with 0 if no more is in use now than the limit, with 1 if the key is denied until time has repaid the rest.
+    Charge(client::Units),
+    /// Refund units to a limit
+    Refund(client::Units),
     Block(client::Block),
     /// End the block of a key
     ///

@@ -2,13 +2,14 @@
 #![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
 
 use std::{
+    error::Error,
     fs::{self, File},
     io::{self, BufRead, BufWriter, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use crate::client::{AdminTarget, ClientError, path};
+use crate::client::{AdminTarget, exit, path};
 
 /// Write what a server has traced to a file, for `tidegate simulate`
 ///
@@ -43,25 +44,19 @@ pub fn run(args: &Args) -> ExitCode {
         path if path == Path::new("-") => read(args, &mut io::stdout().lock()),
         path => to_file(args, path),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            // If standard error is closed, the exit code still shows the failure.
-            let _ = writeln!(io::stderr(), "error: {why}");
-            ExitCode::from(3)
-        }
-    }
+    exit(done.map(|()| true))
 }
 
 /// Writes to another file in the same directory, which takes the file's name when the last line has arrived.
-fn to_file(args: &Args, path: &Path) -> Result<(), String> {
+fn to_file(args: &Args, path: &Path) -> Result<(), Box<dyn Error>> {
     let refused = |error: io::Error| format!("cannot write {}: {error}", path.display());
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
     let mut file = BufWriter::new(File::create(&part).map_err(refused)?);
-    let written = read(args, &mut file).and_then(|()| file.flush().map_err(refused));
-    let placed = written.and_then(|()| fs::rename(&part, path).map_err(refused));
+    let placed = read(args, &mut file).and_then(|()| {
+        file.flush().and_then(|()| fs::rename(&part, path)).map_err(|error| refused(error).into())
+    });
     if placed.is_err() {
         // A part of a trace is useless.
         let _ = fs::remove_file(&part);
@@ -69,19 +64,13 @@ fn to_file(args: &Args, path: &Path) -> Result<(), String> {
     placed
 }
 
-fn read(args: &Args, out: &mut dyn Write) -> Result<(), String> {
+fn read(args: &Args, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let (seconds, names) =
         (args.seconds.map(|seconds| seconds.to_string()), args.without_names.then(|| "false".to_owned()));
     let fields = [("limit", args.limit.as_ref()), ("seconds", seconds.as_ref()), ("names", names.as_ref())];
     let path = path("/v1/trace", fields);
-    let target = args.target.target();
-    let copied =
-        target.read(&path, |body| copy(body, out)).map_err(|error: ClientError| error.to_string())?;
-    match copied {
-        Ok(true) => Ok(()),
-        Ok(false) => Err("the server stopped before the last line; record again".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    let is_whole = args.target.target().read(&path, |body| copy(body, out))??;
+    if is_whole { Ok(()) } else { Err("the server stopped before the last line; record again".into()) }
 }
 
 /// Copies all lines; whether the last one is the trace's end.

@@ -44,47 +44,35 @@ pub fn sockets() -> Result<Vec<(String, Arc<TcpListener>)>, SocketsError> {
     Ok(sockets)
 }
 
-/// Reports the server's state to the supervisor.
-pub struct Notifier {
-    /// Half of the watchdog's time.
-    every: Option<Duration>,
-}
-
-impl Notifier {
-    /// Reports that the server is ready.
-    pub fn begin() -> Self {
-        tell(&[NotifyState::Ready]);
-        Self { every: sd_notify::watchdog_enabled().map(|within| within / 2) }
-    }
-
-    /// Forwards the orders, and reports each to systemd.
-    pub fn watch(self, mut orders: mpsc::Receiver<Order>) -> mpsc::Receiver<Order> {
-        let (pass, passed) = mpsc::channel(8);
-        tokio::spawn(async move {
-            // Without a watchdog, the first tick never comes.
-            let every = self.every.unwrap_or(Duration::from_secs(u32::MAX.into()));
-            let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
-            loop {
-                let order = tokio::select! {
-                    order = orders.recv() => order,
-                    _ = ticks.tick() => {
-                        if self.every.is_some() {
-                            tell(&[NotifyState::Watchdog]);
-                        }
-                        continue;
+/// Reports to the supervisor that the server is ready, and then each order, which it passes on.
+pub fn supervised(mut orders: mpsc::Receiver<Order>) -> mpsc::Receiver<Order> {
+    tell(&[NotifyState::Ready]);
+    let watchdog = sd_notify::watchdog_enabled();
+    let (pass, passed) = mpsc::channel(8);
+    tokio::spawn(async move {
+        // Without a watchdog, the first tick never comes.
+        let every = watchdog.map_or(Duration::from_secs(u32::MAX.into()), |within| within / 2);
+        let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
+        loop {
+            let order = tokio::select! {
+                order = orders.recv() => order,
+                _ = ticks.tick() => {
+                    if watchdog.is_some() {
+                        tell(&[NotifyState::Watchdog]);
                     }
-                };
-                let Some(order) = order else { return };
-                if order == Order::Stop {
-                    tell(&[NotifyState::Stopping]);
+                    continue;
                 }
-                if pass.send(order).await.is_err() {
-                    return;
-                }
+            };
+            let Some(order) = order else { return };
+            if order == Order::Stop {
+                tell(&[NotifyState::Stopping]);
             }
-        });
-        passed
-    }
+            if pass.send(order).await.is_err() {
+                return;
+            }
+        }
+    });
+    passed
 }
 
 fn tell(states: &[NotifyState<'_>]) {

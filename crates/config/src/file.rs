@@ -96,22 +96,18 @@ impl Watch {
     /// Reads the files. A change is reported once two consecutive looks see the same contents, so a file that is still
     /// being written is not taken for a shorter one.
     pub fn look(&mut self) -> Look {
-        let now = self.contents();
+        let (now, seen) = (self.contents(), self.seen.take());
         if now.is_none() {
-            self.seen = None;
-            return Look::Gone;
-        }
-        if now == self.known {
-            self.seen = None;
-            return Look::Same;
-        }
-        if now == self.seen {
-            self.seen = None;
+            Look::Gone
+        } else if now == self.known {
+            Look::Same
+        } else if now == seen {
             self.known = now;
-            return Look::Changed;
+            Look::Changed
+        } else {
+            self.seen = now;
+            Look::Unsettled
         }
-        self.seen = now;
-        Look::Unsettled
     }
 
     /// Marks the current contents as known, because the caller is about to load them anyway.

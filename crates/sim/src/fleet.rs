@@ -76,9 +76,10 @@ impl Fleet {
 
 /// The results of sharing a limit, compared with one place that makes every decision on the same requests
 /// immediately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Sharing {
     /// The effective mode: exact if the algorithm supports no other.
+    #[serde(skip)]
     pub mode: Mode,
     /// The number of requests that the algorithm admits in one place.
     pub admitted_in_one_place: u64,

@@ -40,7 +40,7 @@ pub use replay::{
 };
 pub use suggest::{
     CurvePoint, Goal, ParseShareError, Recommendation, Share, SuggestError, Suggestion, Survey, curve,
-    limits_around, recommend, suggest, suggest_all,
+    limits_around, recommend, suggest_all,
 };
 pub use tidegate_core::lease::Mode;
 pub use workload::Workload;

@@ -46,11 +46,7 @@ fn trace(requests: &[(u8, u64)]) -> Trace {
 }
 
 fn run(workload: &impl Workload, quota: Quota, fleet: Option<Fleet>, threads: usize) -> Findings {
-    let trial = Trial::new(quota, &AlgorithmSpec::parse_list(SPECS).unwrap()).unwrap();
-    let trial = match fleet {
-        Some(fleet) => trial.on(fleet),
-        None => trial,
-    };
+    let trial = Trial::new(quota, &AlgorithmSpec::parse_list(SPECS).unwrap()).unwrap().on(fleet);
     let threads = NonZeroUsize::new(threads).unwrap();
     replay(workload, &[trial], threads, &Progress::default()).remove(0)
 }

@@ -11,10 +11,10 @@ use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 use tidegate_sim::{
-    AlgorithmSpec, Estimate, Findings, Goal, Live, Progress, Row, SuggestError, Timeline, Trial, Workload,
-    heat_map,
+    AlgorithmSpec, Estimate, Findings, Goal, Live, Progress, Row, SuggestError, Survey, Timeline, Trial,
+    Workload, heat_map,
     input::By,
-    replay, suggest,
+    replay, suggest_all,
     workload::{Arrival, Synthetic, Trace, TraceBuilder, Traffic},
 };
 
@@ -259,7 +259,9 @@ proptest! {
                 row.denied * 100 <= all * u64::from(share)
                     && keys.is_none_or(|keys| row.denied_keys * 4 <= distinct * u64::from(keys))
             };
-            match suggest(&trace, &spec, window, goal, threads(1), &Progress::default()) {
+            let survey = Survey::new(&trace, window, threads(1), &Progress::default()).unwrap();
+            let specs = std::slice::from_ref(&spec);
+            match suggest_all(&trace, &survey, specs, goal, threads(1), &Progress::default()).remove(0) {
                 Ok(found) => {
                     let limit = found.quota.limit();
                     prop_assert!(meets(limit), "{}", spec.label());

@@ -83,7 +83,7 @@ impl<C: Timer + 'static> Middleware for RateLimitLayer<C> {
     ) -> Result<Response> {
         let options = self.options();
         let parts = head(&request, extensions)?;
-        let mut verdict = options.decide_later(&parts, None).await;
+        let mut verdict = options.decide_later(&parts).await;
         if let Some(refused) = &verdict.refused {
             let name = options.rules[refused.rule].name.as_str().to_owned();
             let not_sent = NotSent { reason: refused.reason, name, decision: refused.decision };
@@ -108,15 +108,8 @@ fn head(request: &Request, extensions: &Extensions) -> Result<Parts> {
 
 /// Gives back what the request holds when the response's body ends.
 fn ended(after: impl After<reqwest::Body, reqwest::Body>, answer: Result<Response>) -> Result<Response> {
-    let answer = answer.map(|response| {
-        let url = response.url().clone();
-        (http::Response::from(response), url)
-    });
-    let (response, url) = match answer {
-        Ok((response, url)) => (Ok::<_, reqwest_middleware::Error>(response), Some(url)),
-        Err(error) => (Err(error), None),
-    };
-    let mut response = finish(after, response)?;
+    let url = answer.as_ref().ok().map(|response| response.url().clone());
+    let mut response = finish(after, answer.map(http::Response::from))?;
     if let Some(url) = url
         && let Ok(told) = http::Response::builder().url(url).body(())
     {
@@ -143,7 +136,7 @@ impl Middleware for crate::GateLayer {
             Err(Stopped::Blocked(blocked)) => return Err(reqwest_middleware::Error::middleware(blocked)),
             Err(Stopped::NoResource) => {
                 let not_sent =
-                    NotSent { reason: Reason::NoKey, name: "resource".to_owned(), decision: no_decision() };
+                    NotSent { reason: Reason::NoKey, name: "resource".to_owned(), decision: no_decision(0) };
                 return Err(reqwest_middleware::Error::middleware(not_sent));
             }
         };

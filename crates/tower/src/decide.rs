@@ -13,9 +13,8 @@ use tidegate_limiter::{Request, Timer, acquire_all, wait_all};
 
 use crate::{
     Reason, Refusal,
-    bill::Bill,
-    hold::{Holds, Settles},
-    layer::{Options, Settle, no_decision},
+    hold::{Holds, Settle},
+    layer::{Options, no_decision},
     limit::Kind,
     question::{Asked, LimitQuestion, Refused},
     signals,
@@ -98,15 +97,15 @@ fn denied_within(decision: &Decision, bound: Duration) -> Decision {
 impl<C: Timer + 'static> Options<C> {
     /// Decides, into a new verdict, if no waiting is needed. Otherwise returns false, and nothing is taken.
     #[inline]
-    pub(crate) fn decide_first(&self, verdict: &mut Verdict<C>, parts: &Parts, bill: Option<&Bill>) -> bool {
+    pub(crate) fn decide_first(&self, verdict: &mut Verdict<C>, parts: &Parts) -> bool {
         let decided = match &self.rules[..] {
             // Most layers have one limit, and a list of questions would cost as much as its decision.
             [rule] if !rule.shadow && !self.is_exempt(parts) => self
                 .question(0, rule, parts)
-                .map(|question| self.decide_now(verdict, question.as_slice(), &[], parts, bill)),
+                .map(|question| self.decide_now(verdict, question.as_slice(), &[], parts)),
             _ => self
                 .questions(parts)
-                .map(|asked| self.decide_now(verdict, &asked.questions, &asked.shadows, parts, bill)),
+                .map(|asked| self.decide_now(verdict, &asked.questions, &asked.shadows, parts)),
         };
         decided.unwrap_or_else(|refused| {
             verdict.refused = Some(refused);
@@ -122,12 +121,11 @@ impl<C: Timer + 'static> Options<C> {
         questions: &[LimitQuestion<'_, C>],
         shadows: &[LimitQuestion<'_, C>],
         parts: &Parts,
-        bill: Option<&Bill>,
     ) -> bool {
         if !questions.iter().chain(shadows).all(|question| question.limit.is_local()) {
             return false;
         }
-        self.decide_local(verdict, questions, bill, false);
+        self.decide_local(verdict, questions, false);
         if let Some(bound) = self.max_wait {
             verdict.within(bound);
         }
@@ -136,35 +134,35 @@ impl<C: Timer + 'static> Options<C> {
         }
         for shadow in shadows {
             let mut told = Verdict::new();
-            self.decide_local(&mut told, std::slice::from_ref(shadow), bill, false);
+            self.decide_local(&mut told, std::slice::from_ref(shadow), false);
             self.add_shadow(verdict, told, parts);
         }
         true
     }
 
     /// Decides asynchronously. It builds the questions again: closures return the same for the same request.
-    pub(crate) async fn decide_later(&self, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
+    pub(crate) async fn decide_later(&self, parts: &Parts) -> Verdict<C> {
         match self.questions(parts) {
-            Ok(asked) => self.decide(&asked, parts, bill).await,
+            Ok(asked) => self.decide(&asked, parts).await,
             Err(refused) => Verdict { refused: Some(refused), ..Verdict::new() },
         }
     }
 
     /// Decides, and waits for admission up to the layer's bound.
-    async fn decide(&self, asked: &Asked<'_, C>, parts: &Parts, bill: Option<&Bill>) -> Verdict<C> {
+    async fn decide(&self, asked: &Asked<'_, C>, parts: &Parts) -> Verdict<C> {
         let mut verdict = match (self.max_wait, &asked.questions[..]) {
-            (None, questions) => self.decide_all(questions, bill).await,
+            (None, questions) => self.decide_all(questions).await,
             (Some(bound), [question]) if question.limit.is_local() => {
-                self.wait_in_line(question, bill, bound).await
+                self.wait_in_line(question, bound).await
             }
             (Some(bound), questions) if questions.iter().all(|question| question.limit.is_local()) => {
-                self.wait_in_lines(questions, bill, bound).await
+                self.wait_in_lines(questions, bound).await
             }
-            (Some(bound), questions) => self.ask_again(questions, bill, bound).await,
+            (Some(bound), questions) => self.ask_again(questions, bound).await,
         };
         if verdict.refused.is_none() {
             for shadow in &asked.shadows {
-                let told = self.decide_all(std::slice::from_ref(shadow), bill).await;
+                let told = self.decide_all(std::slice::from_ref(shadow)).await;
                 self.add_shadow(&mut verdict, told, parts);
             }
         }
@@ -189,39 +187,29 @@ impl<C: Timer + 'static> Options<C> {
         Refusal { reason: *reason, name: self.rules[*rule].name.as_str(), decision, request }
     }
 
-    async fn wait_in_line(
-        &self,
-        question: &LimitQuestion<'_, C>,
-        bill: Option<&Bill>,
-        bound: Duration,
-    ) -> Verdict<C> {
+    async fn wait_in_line(&self, question: &LimitQuestion<'_, C>, bound: Duration) -> Verdict<C> {
         let LimitQuestion { key, cost, .. } = question;
         let waited = match &question.limit.0 {
             Kind::Keyed(limiter) => limiter.wait_for(key, *cost, bound).await,
             Kind::Unkeyed(limiter) => limiter.wait_for(*cost, bound).await,
-            _ => return self.decide_all(std::slice::from_ref(question), bill).await,
+            _ => return self.decide_all(std::slice::from_ref(question)).await,
         };
         let mut verdict = Verdict::new();
         match waited {
             Ok(decision) => {
                 // The delay has already been waited out.
                 let decision = if decision.delay().is_zero() { *decision } else { undelayed(&decision) };
-                self.take(&mut verdict, question, decision, bill, false);
+                self.take(&mut verdict, question, decision, false);
             }
             Err(error) => {
-                self.take(&mut verdict, question, denied_within(error.decision(), bound), bill, false);
+                self.take(&mut verdict, question, denied_within(error.decision(), bound), false);
             }
         }
         verdict
     }
 
     /// Waits for several limits of this process.
-    async fn wait_in_lines(
-        &self,
-        questions: &[LimitQuestion<'_, C>],
-        bill: Option<&Bill>,
-        bound: Duration,
-    ) -> Verdict<C> {
+    async fn wait_in_lines(&self, questions: &[LimitQuestion<'_, C>], bound: Duration) -> Verdict<C> {
         let requests = requests(questions);
         let deadline = self.time.now().saturating_add(bound.into());
         let waited = wait_all(&requests, Some(deadline)).await;
@@ -230,14 +218,14 @@ impl<C: Timer + 'static> Options<C> {
             Ok(all) => {
                 for (question, decision) in questions.iter().zip(all.decisions()) {
                     // The delay has already been waited out.
-                    self.take(&mut verdict, question, undelayed(decision), bill, false);
+                    self.take(&mut verdict, question, undelayed(decision), false);
                 }
             }
             Err(error) => match error.decision() {
                 Some(all) => {
                     for (question, decision) in questions.iter().zip(all.decisions()) {
                         if decision.is_denied() || decision.delay() > bound {
-                            self.take(&mut verdict, question, denied_within(decision, bound), bill, false);
+                            self.take(&mut verdict, question, denied_within(decision, bound), false);
                         } else {
                             verdict.tell(question, standing(question).unwrap_or(*decision));
                         }
@@ -258,26 +246,22 @@ impl<C: Timer + 'static> Options<C> {
         self.log(
             || tracing::error!(%error, "the limits of a layer cannot be decided together; raise max_keys"),
         );
-        verdict.refuse(questions.first().map_or(0, |first| first.rule), Reason::Misconfigured, no_decision());
+        let rule = questions.first().map_or(0, |first| first.rule);
+        verdict.refuse(rule, Reason::Misconfigured, no_decision(0));
     }
 
-    async fn ask_again(
-        &self,
-        questions: &[LimitQuestion<'_, C>],
-        bill: Option<&Bill>,
-        bound: Duration,
-    ) -> Verdict<C> {
+    async fn ask_again(&self, questions: &[LimitQuestion<'_, C>], bound: Duration) -> Verdict<C> {
         let deadline = self.time.now().saturating_add(bound.into());
         loop {
             let left = Duration::from(deadline.saturating_since(self.time.now()));
-            let mut verdict = self.decide_all(questions, bill).await;
+            let mut verdict = self.decide_all(questions).await;
             verdict.within(left);
             let wait = verdict.refused.as_ref().and_then(|refused| refused.decision.retry_after());
             let Some(wait) = wait.filter(|wait| *wait <= left && !wait.is_zero()) else { return verdict };
             drop(verdict);
             let until = self.time.now().saturating_add(wait.into());
             if until > deadline {
-                let mut verdict = self.decide_all(questions, bill).await;
+                let mut verdict = self.decide_all(questions).await;
                 verdict.within(Duration::ZERO);
                 return verdict;
             }
@@ -285,17 +269,17 @@ impl<C: Timer + 'static> Options<C> {
         }
     }
 
-    async fn decide_all(&self, questions: &[LimitQuestion<'_, C>], bill: Option<&Bill>) -> Verdict<C> {
+    async fn decide_all(&self, questions: &[LimitQuestion<'_, C>]) -> Verdict<C> {
         let locals = questions.iter().take_while(|question| question.limit.is_local()).count();
         let (local, far) = questions.split_at(locals);
         let mut verdict = Verdict::new();
-        self.decide_local(&mut verdict, local, bill, !far.is_empty());
+        self.decide_local(&mut verdict, local, !far.is_empty());
         #[cfg(feature = "shared")]
         let far = {
             let own = far.iter().take_while(|question| matches!(question.limit.0, Kind::Shared(_))).count();
             let (shared, own) = far.split_at(own);
             if verdict.refused.is_none() && !shared.is_empty() {
-                let told = self.decide_shared(shared, bill).await;
+                let told = self.decide_shared(shared).await;
                 verdict.then(told);
             }
             own
@@ -307,7 +291,7 @@ impl<C: Timer + 'static> Options<C> {
             let Kind::Own(limit) = &question.limit.0 else { continue };
             let decision = limit.decide(&question.key, question.cost).await;
             let mut told = Verdict::new();
-            self.take(&mut told, question, decision, bill, true);
+            self.take(&mut told, question, decision, true);
             verdict.then(told);
         }
         verdict
@@ -315,13 +299,7 @@ impl<C: Timer + 'static> Options<C> {
 
     /// Decides over the local limits in one atomic step. The verdict is filled in place: it is large, and nearly every request
     /// comes this way.
-    fn decide_local(
-        &self,
-        verdict: &mut Verdict<C>,
-        questions: &[LimitQuestion<'_, C>],
-        bill: Option<&Bill>,
-        may_return: bool,
-    ) {
+    fn decide_local(&self, verdict: &mut Verdict<C>, questions: &[LimitQuestion<'_, C>], may_return: bool) {
         match questions {
             [] => {}
             [question] => {
@@ -330,9 +308,9 @@ impl<C: Timer + 'static> Options<C> {
                     Kind::Unkeyed(limiter) => limiter.acquire(question.cost),
                     _ => return,
                 };
-                self.take(verdict, question, decision, bill, may_return || !decision.delay().is_zero());
+                self.take(verdict, question, decision, may_return || !decision.delay().is_zero());
             }
-            several => self.decide_together(verdict, several, bill, may_return),
+            several => self.decide_together(verdict, several, may_return),
         }
     }
 
@@ -340,7 +318,6 @@ impl<C: Timer + 'static> Options<C> {
         &self,
         verdict: &mut Verdict<C>,
         questions: &[LimitQuestion<'_, C>],
-        bill: Option<&Bill>,
         may_return: bool,
     ) {
         match acquire_all(&requests(questions)) {
@@ -349,7 +326,7 @@ impl<C: Timer + 'static> Options<C> {
                 let may_return = may_return || all.decisions().iter().any(|told| !told.delay().is_zero());
                 for (question, decision) in questions.iter().zip(all.decisions()) {
                     if allowed || decision.is_denied() {
-                        self.take(verdict, question, *decision, bill, may_return);
+                        self.take(verdict, question, *decision, may_return);
                     } else {
                         // This limit was not charged.
                         verdict.tell(question, standing(question).unwrap_or(*decision));
@@ -367,7 +344,6 @@ impl<C: Timer + 'static> Options<C> {
         verdict: &mut Verdict<C>,
         question: &LimitQuestion<'_, C>,
         decision: Decision,
-        bill: Option<&Bill>,
         may_return: bool,
     ) {
         verdict.tell(question, decision);
@@ -379,8 +355,12 @@ impl<C: Timer + 'static> Options<C> {
             rule.in_flight.of(&question.limit, matches!(question.limit, Cow::Borrowed(_)), &question.key);
         // If no refund is possible, the cost is not recorded.
         if may_return || in_flight || !matches!(rule.settle, Settle::Before) {
-            let settles = if in_flight { Settles::Back } else { Settles::of(&rule.settle, bill) };
-            verdict.holds.add(question, settles);
+            let settle = match &rule.settle {
+                _ if in_flight => Settle::Back,
+                Settle::Bill(_) => Settle::Bill(question.bill.cloned()),
+                settle => settle.clone(),
+            };
+            verdict.holds.add(question, settle);
         }
     }
 }

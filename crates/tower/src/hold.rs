@@ -1,25 +1,30 @@
 //! The units that a request has taken from limits, and how they are given back.
 
 #[cfg(feature = "shared")]
-use tidegate_redis::{Permit, SharedLimit};
+use tidegate_redis::Permit;
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use http::response::Parts;
+use http::response;
 use smallvec::SmallVec;
 use tidegate_limiter::Timer;
 
+#[cfg(feature = "json")]
+use crate::usage::Usage;
 use crate::{
     bill::Bill,
     body::AtEnd,
-    layer::{Settle, ToldCost},
     limit::{Kind, Limit},
     question::LimitQuestion,
 };
-#[cfg(feature = "json")]
-use crate::{layer::UsedCost, usage::Usage};
 
-/// The units that a request has taken from one limit. Dropping it gives them back, unless they were [kept](Self::keep).
+/// The cost in a response's head. A request that took the cost before holds the closure until then.
+type ToldCost = Arc<dyn Fn(&response::Parts) -> Option<u64> + Send + Sync>;
+/// The cost in a JSON value of a response.
+#[cfg(feature = "json")]
+type UsedCost = Arc<dyn Fn(&serde_json::Value) -> Option<u64> + Send + Sync>;
+
+/// The units that a request has taken from one limit. Dropping it gives them back, unless it was [settled](Self::settle).
 pub(crate) struct Hold<C: Timer + 'static> {
     limit: Limit<C>,
     key: SmallVec<[u8; 24]>,
@@ -45,14 +50,10 @@ impl<C: Timer + 'static> Hold<C> {
         Self { limit, key: SmallVec::new(), cost: 0, _permit: Some(permit) }
     }
 
-    /// Makes the charge final: nothing is given back.
-    pub(crate) fn keep(&mut self) {
-        self.cost = 0;
-    }
-
-    /// Adjusts the charge to the final `cost`: refunds the difference, or charges it, whether it fits or not.
-    pub(crate) fn settle(&mut self, cost: u64) {
+    /// Adjusts the charge to the final `cost`: refunds the difference, or charges it, whether it fits or not. `None` leaves it as it is.
+    fn settle(&mut self, cost: Option<u64>) {
         let before = std::mem::replace(&mut self.cost, 0);
+        let Some(cost) = cost else { return };
         let (more, less) = (cost.saturating_sub(before), before.saturating_sub(cost));
         match &self.limit.0 {
             Kind::Keyed(limiter) if more > 0 => drop(limiter.charge(&self.key[..], more)),
@@ -84,19 +85,15 @@ fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u64) {
         Kind::Keyed(limiter) => limiter.refund(key, cost),
         Kind::Unkeyed(limiter) => limiter.refund(cost),
         #[cfg(feature = "shared")]
-        Kind::Shared(limit) => refund_in_background(limit, key, cost),
+        Kind::Shared(limit) => {
+            let (limit, key) = (limit.clone(), key.to_owned());
+            in_background(async move {
+                // A refund that fails (because the store is down) leaves the cost charged. The store's statistics count it.
+                let _ = limit.refund(key, cost).await;
+            });
+        }
         Kind::Own(_) => {}
     }
-}
-
-/// A refund that fails (because the store is down) leaves the cost charged. The store's statistics
-/// count it.
-#[cfg(feature = "shared")]
-fn refund_in_background(limit: &SharedLimit, key: &[u8], cost: u64) {
-    let (limit, key) = (limit.clone(), key.to_owned());
-    in_background(async move {
-        let _ = limit.refund(key, cost).await;
-    });
 }
 
 #[cfg(feature = "shared")]
@@ -107,9 +104,9 @@ fn in_background(work: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-/// When the final cost of a request is known, and what is then given back.
+/// When the final cost of a request is known, and what is then given back: of a rule, and of each request that holds its units.
 #[derive(Clone)]
-pub(crate) enum Settles {
+pub(crate) enum Settle {
     /// Known before the call. Nothing is given back, unless the service was never called.
     Before,
     /// A permit: all of it is given back when the response's body ends.
@@ -121,21 +118,8 @@ pub(crate) enum Settles {
     /// A JSON value in the body says the cost; with the cost of the last one so far.
     #[cfg(feature = "json")]
     Json(UsedCost, Option<u64>),
-    /// The service writes the cost into the bill.
-    Bill(Bill),
-}
-
-impl Settles {
-    pub(crate) fn of(settle: &Settle, bill: Option<&Bill>) -> Self {
-        match (settle, bill) {
-            (Settle::Head(cost), _) => Self::Head(Arc::clone(cost)),
-            (Settle::Bytes(unit), _) => Self::Bytes(*unit),
-            #[cfg(feature = "json")]
-            (Settle::Json(cost), _) => Self::Json(Arc::clone(cost), None),
-            (Settle::Bill, Some(bill)) => Self::Bill(bill.clone()),
-            (Settle::Before | Settle::Bill, _) => Self::Before,
-        }
-    }
+    /// The service writes the cost into the request's bill.
+    Bill(Option<Bill>),
 }
 
 /// The units that a request has taken from all its limits. Dropped before the service is called, it gives all of them back;
@@ -145,7 +129,7 @@ impl Settles {
 pub(crate) struct Holds<C: Timer + 'static>(Option<Box<HeldUnits<C>>>);
 
 struct HeldUnits<C: Timer + 'static> {
-    all: SmallVec<[(Hold<C>, Settles); 1]>,
+    all: SmallVec<[(Hold<C>, Settle); 1]>,
     has_run: bool,
     /// The number of bytes of the response's body, once there is a response.
     bytes: Option<u64>,
@@ -165,13 +149,13 @@ impl<C: Timer + 'static> Holds<C> {
 
     /// Adds what a request has taken from one limit.
     #[cold]
-    pub(crate) fn add(&mut self, question: &LimitQuestion<'_, C>, settles: Settles) {
-        if question.cost > 0 || !matches!(settles, Settles::Before | Settles::Back) {
-            self.push(Hold::new(question), settles);
+    pub(crate) fn add(&mut self, question: &LimitQuestion<'_, C>, settle: Settle) {
+        if question.cost > 0 || !matches!(settle, Settle::Before | Settle::Back) {
+            self.push(Hold::new(question), settle);
         }
     }
 
-    pub(crate) fn push(&mut self, hold: Hold<C>, settles: Settles) {
+    pub(crate) fn push(&mut self, hold: Hold<C>, settle: Settle) {
         let held = || {
             Box::new(HeldUnits {
                 all: SmallVec::new(),
@@ -181,12 +165,12 @@ impl<C: Timer + 'static> Holds<C> {
                 usage: None,
             })
         };
-        self.0.get_or_insert_with(held).all.push((hold, settles));
+        self.0.get_or_insert_with(held).all.push((hold, settle));
     }
 
     pub(crate) fn append(&mut self, others: Self) {
-        for (hold, settles) in others.0.into_iter().flat_map(|mut others| std::mem::take(&mut others.all)) {
-            self.push(hold, settles);
+        for (hold, settle) in others.0.into_iter().flat_map(|mut others| std::mem::take(&mut others.all)) {
+            self.push(hold, settle);
         }
     }
 
@@ -194,10 +178,10 @@ impl<C: Timer + 'static> Holds<C> {
     pub(crate) fn run(&mut self) {
         let Some(held) = &mut self.0 else { return };
         held.has_run = true;
-        held.keep_if(|hold, settles| {
-            let is_spent = matches!(settles, Settles::Before);
+        held.all.retain(|(hold, settle)| {
+            let is_spent = matches!(settle, Settle::Before);
             if is_spent {
-                hold.keep();
+                hold.settle(None);
             }
             !is_spent
         });
@@ -207,19 +191,16 @@ impl<C: Timer + 'static> Holds<C> {
     }
 
     /// The response has arrived. Returns what is held until its body ends.
-    pub(crate) fn head(self, head: &Parts) -> Option<Box<dyn AtEnd>> {
+    pub(crate) fn head(self, head: &response::Parts) -> Option<Box<dyn AtEnd>> {
         let mut held = self.0?;
         held.bytes = Some(0);
-        held.keep_if(|hold, settles| {
-            let Settles::Head(cost) = settles else { return true };
-            match cost(head) {
-                Some(cost) => hold.settle(cost),
-                None => hold.keep(),
-            }
+        held.all.retain(|(hold, settle)| {
+            let Settle::Head(cost) = settle else { return true };
+            hold.settle(cost(head));
             false
         });
         #[cfg(feature = "json")]
-        if held.all.iter().any(|(_, settles)| matches!(settles, Settles::Json(..))) {
+        if held.all.iter().any(|(_, settle)| matches!(settle, Settle::Json(..))) {
             held.usage = Usage::of(head);
         }
         if held.all.is_empty() { None } else { Some(held) }
@@ -227,12 +208,6 @@ impl<C: Timer + 'static> Holds<C> {
 
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_none()
-    }
-}
-
-impl<C: Timer + 'static> HeldUnits<C> {
-    fn keep_if(&mut self, mut keep: impl FnMut(&mut Hold<C>, &Settles) -> bool) {
-        self.all.retain(|(hold, settles)| keep(hold, settles));
     }
 }
 
@@ -248,9 +223,9 @@ impl<C: Timer + 'static> AtEnd for HeldUnits<C> {
 
 /// Looks for the costs of the limits in a JSON value of the response.
 #[cfg(feature = "json")]
-fn learn<C: Timer + 'static>(all: &mut [(Hold<C>, Settles)], value: &serde_json::Value) {
-    for (_, settles) in all {
-        if let Settles::Json(cost, last) = settles {
+fn learn<C: Timer + 'static>(all: &mut [(Hold<C>, Settle)], value: &serde_json::Value) {
+    for (_, settle) in all {
+        if let Settle::Json(cost, last) = settle {
             *last = cost(value).or(*last);
         }
     }
@@ -262,23 +237,18 @@ impl<C: Timer + 'static> Drop for HeldUnits<C> {
         if let Some(usage) = &mut self.usage {
             usage.end(|value| learn(&mut self.all, value));
         }
-        for (mut hold, settles) in self.all.drain(..) {
-            match (settles, self.bytes) {
-                _ if !self.has_run => drop(hold),
-                (Settles::Back, _) => drop(hold),
-                (Settles::Bytes(unit), Some(bytes)) => {
-                    let cost = bytes.div_ceil(u32::from(unit).into());
-                    hold.settle(cost);
-                }
+        for (mut hold, settle) in self.all.drain(..) {
+            hold.settle(match settle {
+                // Its drop gives the units back.
+                _ if !self.has_run => continue,
+                Settle::Back => continue,
+                Settle::Bytes(unit) => self.bytes.map(|bytes| bytes.div_ceil(u32::from(unit).into())),
                 #[cfg(feature = "json")]
-                (Settles::Json(_, Some(cost)), _) => hold.settle(cost),
-                (Settles::Bill(bill), _) => match bill.get() {
-                    Some(cost) => hold.settle(cost),
-                    None => hold.keep(),
-                },
+                Settle::Json(_, cost) => cost,
+                Settle::Bill(bill) => bill.and_then(|bill| bill.get()),
                 // There was no response that could say the cost.
-                _ => hold.keep(),
-            }
+                Settle::Before | Settle::Head(_) => None,
+            });
         }
     }
 }

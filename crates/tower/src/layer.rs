@@ -11,6 +11,7 @@ use tower_layer::Layer;
 use crate::{
     IntoLimit, Limit, RateLimit, Refusal, Tell,
     bodies::{Same, Wrapped},
+    hold::Settle,
     in_flight::InFlight,
     key::{KeyList, KeySource},
     time::Time,
@@ -34,11 +35,6 @@ pub enum NoKey {
 
 type CostOf = Box<dyn Fn(&request::Parts) -> u64 + Send + Sync>;
 type LimitOf<C> = Box<dyn Fn(&request::Parts) -> Option<Limit<C>> + Send + Sync>;
-/// The cost in a response's head. A request that took the cost before holds the closure until then.
-/// The cost in a JSON value of a response.
-#[cfg(feature = "json")]
-pub(crate) type UsedCost = Arc<dyn Fn(&serde_json::Value) -> Option<u64> + Send + Sync>;
-pub(crate) type ToldCost = Arc<dyn Fn(&response::Parts) -> Option<u64> + Send + Sync>;
 type Exempts = Box<dyn Fn(&request::Parts) -> bool + Send + Sync>;
 type Answers = Box<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
 type Hears = Box<dyn Fn(&Refusal<'_>) + Send + Sync>;
@@ -47,16 +43,6 @@ type Hears = Box<dyn Fn(&Refusal<'_>) + Send + Sync>;
 pub(crate) enum Source<C> {
     Fixed(Limit<C>),
     ByRequest(LimitOf<C>),
-}
-
-/// When a rule learns the cost of a request.
-pub(crate) enum Settle {
-    Before,
-    Head(ToldCost),
-    Bytes(NonZeroU32),
-    #[cfg(feature = "json")]
-    Json(UsedCost),
-    Bill,
 }
 
 /// One of a layer's limits, with its key source and options.
@@ -205,14 +191,14 @@ impl<C: Timer + 'static> Builder<C> {
         self,
         cost: impl Fn(&serde_json::Value) -> Option<u64> + Send + Sync + 'static,
     ) -> Self {
-        self.this(|rule| rule.settle = Settle::Json(Arc::new(cost)))
+        self.this(|rule| rule.settle = Settle::Json(Arc::new(cost), None))
     }
 
     /// The service says the actual cost for this limit: it writes it into the [`Bill`](crate::Bill) in the request's
     /// extensions before the response's body ends. Otherwise the same as [`cost_from_response`](Self::cost_from_response).
     pub fn billed(mut self) -> Self {
         self.0.is_billed = true;
-        self.this(|rule| rule.settle = Settle::Bill)
+        self.this(|rule| rule.settle = Settle::Bill(None))
     }
 
     /// Exempts these keys from this limit. The list can change while the service runs.
@@ -387,7 +373,7 @@ impl<S, C, K> Layer<S> for RateLimitLayer<C, K> {
     }
 }
 
-/// The decision to report for a limit that refuses without having decided.
-pub(crate) fn no_decision() -> Decision {
-    Decision::deny_for_good(Standing { limit: 0, room: 0, unit: 1, reset_after: u64::MAX })
+/// The decision to report where a request is refused without one: `limit` is 0 if the limit is unknown.
+pub(crate) fn no_decision(limit: u64) -> Decision {
+    Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX })
 }

@@ -77,8 +77,8 @@ impl<C: Timer + 'static> Limit<C> {
 
     pub(crate) fn time(&self) -> Arc<dyn Time> {
         match &self.0 {
-            Kind::Keyed(limiter) => Arc::clone(limiter) as Arc<dyn Time>,
-            Kind::Unkeyed(limiter) => Arc::clone(limiter) as Arc<dyn Time>,
+            Kind::Keyed(limiter) => Arc::new(limiter.clock().clone()) as Arc<dyn Time>,
+            Kind::Unkeyed(limiter) => Arc::new(limiter.clock().clone()),
             #[cfg(feature = "shared")]
             Kind::Shared(_) => Arc::new(SystemClock::new()),
             Kind::Own(_) => Arc::new(SystemClock::new()),

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Decision, Standing};
+use tidegate_core::{Algorithm, Decision};
 use tidegate_limiter::Timer;
 
 use crate::{
-    NoKey, Reason,
+    Bill, NoKey, Reason,
+    hold::Settle,
     layer::{Options, Rule, Source, no_decision},
     limit::{Kind, Limit},
     log::at_most_once_a_minute,
@@ -20,6 +21,8 @@ pub(crate) struct LimitQuestion<'r, C> {
     pub(crate) limit: Cow<'r, Limit<C>>,
     pub(crate) key: Cow<'r, [u8]>,
     pub(crate) cost: u64,
+    /// The bill with the cost, if the rule learns it from one.
+    pub(crate) bill: Option<&'r Bill>,
 }
 
 /// The rule that refuses a request, and its decision.
@@ -63,7 +66,8 @@ impl<C: Timer + 'static> Options<C> {
             return Ok(None);
         }
         let cost = rule.cost.as_ref().map_or(1, |cost| cost(parts));
-        Ok(Some(LimitQuestion { rule: at, limit, key, cost }))
+        let bill = if matches!(rule.settle, Settle::Bill(_)) { parts.extensions.get() } else { None };
+        Ok(Some(LimitQuestion { rule: at, limit, key, cost, bill }))
     }
 
     /// The key that a request without a key counts for, or `None` if it is not counted.
@@ -79,18 +83,16 @@ impl<C: Timer + 'static> Options<C> {
             _ if rule.shadow => return Ok(None),
             NoKey::Shared => return Ok(Some(Cow::default())),
             NoKey::Admit => return Ok(None),
-            NoKey::Deny => (
-                Reason::Limited,
-                Decision::deny_for_good(Standing {
-                    limit: limit.policy().limit(),
-                    room: 0,
-                    unit: 1,
-                    reset_after: u64::MAX,
-                }),
-            ),
+            NoKey::Deny => (Reason::Limited, no_decision(limit.policy().limit())),
             NoKey::Refuse => {
-                self.log_of_missing_key(rule);
-                (Reason::NoKey, no_decision())
+                self.log(|| {
+                    tracing::error!(
+                        limit = rule.name.as_str(),
+                        why = rule.key.missing(),
+                        "refused a request without a key with status 500; set `no_key` to handle such requests otherwise"
+                    );
+                });
+                (Reason::NoKey, no_decision(0))
             }
         };
         Err(Box::new(Refused { rule: at, reason, decision }))
@@ -123,16 +125,6 @@ impl<C: Timer + 'static> Options<C> {
             });
         }
         Ok(asked)
-    }
-
-    fn log_of_missing_key(&self, rule: &Rule<C>) {
-        self.log(|| {
-            tracing::error!(
-                limit = rule.name.as_str(),
-                why = rule.key.missing(),
-                "refused a request without a key with status 500; set `no_key` to handle such requests otherwise"
-            );
-        });
     }
 
     /// Logs at most once a minute.

@@ -14,9 +14,8 @@ use tidegate_limiter::{SystemClock, Timer};
 use tower_service::Service;
 
 use crate::{
-    Tell,
+    Bill, Tell,
     answer::is_grpc,
-    bill::Bill,
     bodies::{Bodies, OutOf, Wrapped},
     decide::Verdict,
     fields::{Fields, write_retry_after},
@@ -71,9 +70,12 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let options = &self.options;
         let (mut parts, body) = request.into_parts();
-        let bill = options.bill(&mut parts);
+        if options.is_billed {
+            // The service writes the cost into it. Limits of several layers can share one.
+            parts.extensions.get_or_insert_default::<Bill>();
+        }
         let mut verdict = Verdict::new();
-        let is_decided = options.decide_first(&mut verdict, &parts, bill.as_ref());
+        let is_decided = options.decide_first(&mut verdict, &parts);
         if is_decided && verdict.refused.is_some() {
             return ResponseFuture::answered(options.refuse::<R, _>(&parts, &verdict));
         }
@@ -85,7 +87,7 @@ where
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
         let decided = is_decided.then_some(verdict);
-        ResponseFuture::waiting(later(inner, Arc::clone(options), parts, body, bill, decided))
+        ResponseFuture::waiting(later(inner, Arc::clone(options), parts, body, decided))
     }
 }
 
@@ -95,7 +97,6 @@ async fn later<S, B, R, O, C>(
     options: Arc<Options<C>>,
     parts: Parts,
     body: B,
-    bill: Option<Bill>,
     decided: Option<Verdict<C>>,
 ) -> Result<Response<O>, S::Error>
 where
@@ -105,7 +106,7 @@ where
 {
     let mut verdict = match decided {
         Some(verdict) => verdict,
-        None => options.decide_later(&parts, bill.as_ref()).await,
+        None => options.decide_later(&parts).await,
     };
     if verdict.refused.is_some() {
         return Ok(options.refuse::<R, O>(&parts, &verdict));
@@ -156,15 +157,6 @@ impl<R, O: OutOf<R>, C: Timer + 'static> After<R, O> for Admitted<C> {
 }
 
 impl<C: Timer + 'static> Options<C> {
-    /// The bill into which the service writes the cost. Limits of several layers can share one.
-    #[inline]
-    fn bill(&self, parts: &mut Parts) -> Option<Bill> {
-        if !self.is_billed {
-            return None;
-        }
-        Some(parts.extensions.get_or_insert_default::<Bill>().clone())
-    }
-
     /// Waits out the delay of an admitted request.
     pub(crate) async fn wait_out(&self, verdict: &Verdict<C>) {
         let delay = verdict.delay();

@@ -5,9 +5,8 @@ use tidegate_redis::{Part, SharedDecision, SharedLimit, Source, Store};
 
 use crate::{
     Reason,
-    bill::Bill,
     decide::Verdict,
-    hold::{Hold, Settles},
+    hold::{Hold, Settle},
     in_flight::is_in_flight,
     layer::{Options, no_decision},
     limit::Kind,
@@ -16,11 +15,7 @@ use crate::{
 
 impl<C: Timer + 'static> Options<C> {
     /// Decides over shared limits: the limits of one store in one step, and the stores one after another.
-    pub(crate) async fn decide_shared(
-        &self,
-        questions: &[LimitQuestion<'_, C>],
-        bill: Option<&Bill>,
-    ) -> Verdict<C> {
+    pub(crate) async fn decide_shared(&self, questions: &[LimitQuestion<'_, C>]) -> Verdict<C> {
         let shared = |question: &LimitQuestion<'_, C>| match &question.limit.0 {
             Kind::Shared(limit) => Some(limit.clone()),
             _ => None,
@@ -34,8 +29,8 @@ impl<C: Timer + 'static> Options<C> {
                 left.into_iter().partition(|(limit, _)| limit.store().is(&store));
             left = others;
             let told = match &together[..] {
-                [(limit, question)] => self.decide_one(limit, question, bill).await,
-                _ => self.decide_in_store(&store, &together, bill).await,
+                [(limit, question)] => self.decide_one(limit, question).await,
+                _ => self.decide_in_store(&store, &together).await,
             };
             verdict.then(told);
             if verdict.refused.is_some() {
@@ -45,16 +40,11 @@ impl<C: Timer + 'static> Options<C> {
         verdict
     }
 
-    async fn decide_one(
-        &self,
-        limit: &SharedLimit,
-        question: &LimitQuestion<'_, C>,
-        bill: Option<&Bill>,
-    ) -> Verdict<C> {
+    async fn decide_one(&self, limit: &SharedLimit, question: &LimitQuestion<'_, C>) -> Verdict<C> {
         let mut verdict = Verdict::new();
         if !is_in_flight(limit.policy()) {
             let answer = limit.acquire(&question.key, question.cost).await;
-            self.take_shared(&mut verdict, question, &answer, bill);
+            self.take_shared(&mut verdict, question, &answer);
             return verdict;
         }
         // A separate task asks the store: if this request is dropped before the answer, the task drops the permit when it arrives.
@@ -66,11 +56,11 @@ impl<C: Timer + 'static> Options<C> {
                     verdict.tell(question, answer.decision);
                 }
                 let hold = Hold::of_permit(question.limit.clone().into_owned(), permit);
-                verdict.holds.push(hold, Settles::Back);
+                verdict.holds.push(hold, Settle::Back);
             }
-            Ok(Err(denied)) => self.take_shared(&mut verdict, question, &denied, bill),
+            Ok(Err(denied)) => self.take_shared(&mut verdict, question, &denied),
             // The runtime is shutting down.
-            Err(_) => verdict.refuse(question.rule, Reason::StoreFailed, no_decision()),
+            Err(_) => verdict.refuse(question.rule, Reason::StoreFailed, no_decision(0)),
         }
         verdict
     }
@@ -79,7 +69,6 @@ impl<C: Timer + 'static> Options<C> {
         &self,
         store: &Store,
         together: &[(SharedLimit, &LimitQuestion<'_, C>)],
-        bill: Option<&Bill>,
     ) -> Verdict<C> {
         let part = |(limit, question): &'_ (SharedLimit, &'_ LimitQuestion<'_, C>)| {
             (limit.clone(), question.key.clone().into_owned(), question.cost)
@@ -94,14 +83,14 @@ impl<C: Timer + 'static> Options<C> {
                 for ((_, question), answer) in together.iter().zip(&answers) {
                     // If another limit denied, the state of the limits that would have admitted is unknown.
                     if allowed || answer.is_denied() {
-                        self.take_shared(&mut verdict, question, answer, bill);
+                        self.take_shared(&mut verdict, question, answer);
                     }
                 }
             }
             Err(error) => {
                 self.log(|| tracing::error!(%error, "the shared limits of a layer cannot be decided together; requests are refused with status 500"));
                 let rule = together.first().map_or(0, |(_, question)| question.rule);
-                verdict.refuse(rule, Reason::Misconfigured, no_decision());
+                verdict.refuse(rule, Reason::Misconfigured, no_decision(0));
             }
         }
         verdict
@@ -112,13 +101,12 @@ impl<C: Timer + 'static> Options<C> {
         verdict: &mut Verdict<C>,
         question: &LimitQuestion<'_, C>,
         answer: &SharedDecision,
-        bill: Option<&Bill>,
     ) {
         match (&answer.source, answer.is_denied()) {
             (Source::Failed(_), true) => verdict.refuse(question.rule, Reason::StoreFailed, answer.decision),
             // Nothing was taken, and the state of the limit is unknown.
             (Source::Failed(_), false) => {}
-            _ => self.take(verdict, question, answer.decision, bill, true),
+            _ => self.take(verdict, question, answer.decision, true),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::pin::Pin;
 
-use tidegate_core::{Clock, Nanos};
-use tidegate_limiter::{KeyedLimiter, Limiter, SystemClock, Timer};
+use tidegate_core::Nanos;
+use tidegate_limiter::Timer;
 
 pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -12,29 +12,9 @@ pub(crate) trait Time: Send + Sync {
     fn sleep_until(&self, at: Nanos) -> Sleep;
 }
 
-impl<C: Timer + 'static> Time for KeyedLimiter<C> {
+impl<C: Timer> Time for C {
     fn now(&self) -> Nanos {
-        self.clock().now()
-    }
-
-    fn sleep_until(&self, at: Nanos) -> Sleep {
-        Box::pin(self.clock().sleep_until(at))
-    }
-}
-
-impl<C: Timer + 'static> Time for Limiter<C> {
-    fn now(&self) -> Nanos {
-        self.clock().now()
-    }
-
-    fn sleep_until(&self, at: Nanos) -> Sleep {
-        Box::pin(self.clock().sleep_until(at))
-    }
-}
-
-impl Time for SystemClock {
-    fn now(&self) -> Nanos {
-        Clock::now(self)
+        tidegate_core::Clock::now(self)
     }
 
     fn sleep_until(&self, at: Nanos) -> Sleep {

@@ -10,6 +10,7 @@ use serde_json::Value;
 const MOST: usize = 1 << 20;
 
 /// Reads the JSON values of a body as it passes.
+#[derive(Default)]
 pub(crate) struct Usage {
     is_stream: bool,
     /// The document so far, or the data of the event so far.
@@ -30,14 +31,7 @@ impl Usage {
         let is_stream = kind.eq_ignore_ascii_case("text/event-stream");
         let is_json = kind.eq_ignore_ascii_case("application/json") || kind.ends_with("+json");
         let is_plain = head.headers.get(CONTENT_ENCODING).is_none_or(|coding| coding == "identity");
-        let usage = Self {
-            is_stream,
-            text: Vec::new(),
-            line: Vec::new(),
-            is_after_return: false,
-            is_too_large: false,
-        };
-        (is_plain && (is_stream || is_json)).then_some(usage)
+        (is_plain && (is_stream || is_json)).then(|| Self { is_stream, ..Self::default() })
     }
 
     /// Reads a part of the body, and passes on each event of a stream that is complete.
@@ -54,7 +48,7 @@ impl Usage {
                 continue;
             }
             self.is_after_return = ended_by == b'\r';
-            self.push_line(before);
+            self.is_too_large |= !append(&mut self.line, before);
             let line = std::mem::take(&mut self.line);
             if let Some(data) = line.strip_prefix(b"data:") {
                 self.add(data);
@@ -66,7 +60,7 @@ impl Usage {
         if !bytes.is_empty() {
             self.is_after_return = false;
         }
-        self.push_line(bytes);
+        self.is_too_large |= !append(&mut self.line, bytes);
     }
 
     /// The body is over: passes on a document.
@@ -79,19 +73,16 @@ impl Usage {
         }
     }
 
-    fn push_line(&mut self, bytes: &[u8]) {
-        if self.line.len() + bytes.len() <= MOST {
-            self.line.extend_from_slice(bytes);
-        } else {
-            self.is_too_large = true;
-        }
-    }
-
     fn add(&mut self, bytes: &[u8]) {
-        if self.text.len() + bytes.len() <= MOST {
-            self.text.extend_from_slice(bytes);
-        } else {
-            self.is_too_large = true;
-        }
+        self.is_too_large |= !append(&mut self.text, bytes);
     }
+}
+
+/// Appends bytes to a text, unless both together are too large. Returns whether they fit.
+fn append(text: &mut Vec<u8>, bytes: &[u8]) -> bool {
+    let fits = text.len() + bytes.len() <= MOST;
+    if fits {
+        text.extend_from_slice(bytes);
+    }
+    fits
 }

@@ -9,6 +9,7 @@ mod connection;
 mod shown;
 
 use std::{
+    fmt::Display,
     io::{self, Write},
     process::ExitCode,
     time::Duration,
@@ -17,8 +18,11 @@ use std::{
 use serde_json::{Value, json};
 use tidegate_core::{Clock, clock::SystemClock};
 
-pub use self::connection::{ClientError, How, Target};
-use self::shown::{columns, decided, print, written};
+use self::shown::{columns, decided, written};
+pub use self::{
+    connection::{ClientError, How, Target},
+    shown::print,
+};
 use crate::values::{Address, positive, server};
 
 /// The server's data plane, and how to reach it.
@@ -92,24 +96,12 @@ pub struct Peek {
     cost: u64,
 }
 
-/// Charge units that were used, whether they fit or not
-///
-/// Exits with 0 if no more is in use now than the limit, with 1 if the key is denied until time has repaid the rest.
+// Units of a limit and a key.
 #[derive(Debug, clap::Args)]
-pub struct Charge {
+pub struct Units {
     #[command(flatten)]
     of: Of<DataTarget>,
-    /// The number of units to charge
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    cost: u64,
-}
-
-/// Refund units to a limit
-#[derive(Debug, clap::Args)]
-pub struct Refund {
-    #[command(flatten)]
-    of: Of<DataTarget>,
-    /// The number of units to refund
+    /// The number of units
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
 }
@@ -228,7 +220,7 @@ impl<T: clap::Args> Of<T> {
 }
 
 /// 0 for yes, 1 for no, 3 for an error, which is printed.
-fn exit(result: Result<bool, ClientError>) -> ExitCode {
+pub fn exit(result: Result<bool, impl Display>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -251,13 +243,14 @@ pub fn health(args: &Health) -> ExitCode {
 }
 
 pub fn acquire(args: &Acquire) -> ExitCode {
+    exit(acquired(args))
+}
+
+fn acquired(args: &Acquire) -> Result<bool, ClientError> {
     let clock = SystemClock::new();
     let until = args.wait.map(|wait| clock.now().saturating_add(wait.into()));
     loop {
-        let answer = match args.of.target.target().post("/v1/acquire", &args.of.question(args.cost)) {
-            Ok(answer) => answer,
-            Err(error) => return exit(Err(error)),
-        };
+        let answer = args.of.target.target().post("/v1/acquire", &args.of.question(args.cost))?;
         let delay = answer["delay_ms"].as_u64().map(Duration::from_millis).filter(|delay| !delay.is_zero());
         if let (Some(delay), true) = (delay, answer["allowed"] == true) {
             // A leaky bucket admits immediately, with a delay before the start.
@@ -265,10 +258,10 @@ pub fn acquire(args: &Acquire) -> ExitCode {
         }
         let retry = answer["retry_after_ms"].as_u64().map(Duration::from_millis);
         let (true, Some(retry), Some(until)) = (answer["allowed"] == false, retry, until) else {
-            return exit(Ok(decided(&answer)));
+            return Ok(decided(&answer));
         };
         if clock.now().saturating_add(retry.into()) > until {
-            return exit(Ok(decided(&answer)));
+            return Ok(decided(&answer));
         }
         pause(retry);
     }
@@ -284,14 +277,14 @@ pub fn peek(args: &Peek) -> ExitCode {
     exit(answer.map(|answer| decided(&answer)))
 }
 
-pub fn charge(args: &Charge) -> ExitCode {
+pub fn charge(args: &Units) -> ExitCode {
     exit(args.of.target.target().post("/v1/charge", &args.of.question(args.cost)).map(|answer| {
         print(&format!("remaining {}", answer["remaining"]));
         answer["allowed"] == true
     }))
 }
 
-pub fn refund(args: &Refund) -> ExitCode {
+pub fn refund(args: &Units) -> ExitCode {
     exit(args.of.target.target().post("/v1/refund", &args.of.question(args.cost)).map(|answer| {
         print(&format!("remaining {}", answer["remaining"]));
         true
@@ -373,22 +366,17 @@ pub fn override_key(args: &Override) -> ExitCode {
 }
 
 pub fn rules(args: &All) -> ExitCode {
-    exit(args.target.target().get("/v1/rules").map(|rules| {
-        if args.format.is_json() {
-            print(&rules.to_string());
-        } else {
-            print("limits:");
-            for limit in rules["limits"].as_array().into_iter().flatten() {
-                print(&written(limit));
-                let by_operator = limit["runtime_overrides"].as_object().into_iter().flatten();
-                for (key, own) in by_operator {
-                    let quota = own["quota"].as_str().unwrap_or_default();
-                    print(&format!("    # by an operator, while the server runs: {}: {quota}", json!(key)));
-                }
+    printed(args.target.target().get("/v1/rules"), &args.format, |rules| {
+        print("limits:");
+        for limit in rules["limits"].as_array().into_iter().flatten() {
+            print(&written(limit));
+            for (key, own) in limit["runtime_overrides"].as_object().into_iter().flatten() {
+                let quota = own["quota"].as_str().unwrap_or_default();
+                print(&format!("    # by an operator, while the server runs: {}: {quota}", json!(key)));
             }
         }
         true
-    }))
+    })
 }
 
 pub fn unblock(args: &Of<AdminTarget>) -> ExitCode {

@@ -24,7 +24,7 @@ use tidegate_server::{
 };
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::values::{bytes, header_names, part, positive};
+use crate::values::{MayBeNone, bytes, header_names, part, positive};
 
 /// The default maximum number of keys of a limit.
 pub const MAX_KEYS: u32 = 1 << 20;
@@ -284,7 +284,7 @@ pub struct Args {
     /// (`tidegate simulate --server`, POST /v1/what-if) and can be written to a file (`tidegate record`, GET /v1/trace). Global limits
     /// are traced with 100% alone.
     #[arg(long, value_name = "PERCENT", env = "TIDEGATE_TRACE_KEYS", default_value = "off", value_parser = share_or_off, help_heading = CONTROL, hide_short_help = true)]
-    trace_keys: TraceKeys,
+    trace_keys: MayBeNone<KeyShare>,
     /// Memory for the trace, as in 64MiB: 24 bytes for each request, the oldest are forgotten first
     ///
     /// Reading the trace temporarily doubles its memory.
@@ -362,7 +362,7 @@ pub struct Args {
     resp_max_period: Duration,
     /// Which buckets CL.THROTTLE accepts: on, off, or a list of max_burst:count:period, as in 15:30:60,5:10:60
     #[arg(long, value_name = "BUCKETS", env = "TIDEGATE_RESP_THROTTLE", default_value = "on", value_parser = throttle, help_heading = REDIS, hide_short_help = true)]
-    resp_throttle: ThrottleOption,
+    resp_throttle: ThrottleAllowed,
     /// Origins whose web pages may send HTTP requests, as in https://ops.example.com (separate several with commas)
     #[arg(long, value_name = "ORIGIN", env = "TIDEGATE_HTTP_ORIGIN", value_delimiter = ',', value_parser = origin, help_heading = HTTP, hide_short_help = true)]
     http_origin: Vec<String>,
@@ -431,27 +431,12 @@ enum ConsumeOption {
     AllOrNone,
 }
 
-/// Which buckets `CL.THROTTLE` allows.
-#[derive(Clone, Debug)]
-enum ThrottleOption {
-    On,
-    Off,
-    Only(Vec<ThrottleQuota>),
-}
-
 fn bytes_or_off(text: &str) -> Result<u64, &'static str> {
     if text.eq_ignore_ascii_case("off") { Ok(0) } else { bytes(text) }
 }
 
-/// Which share of all keys is traced.
-#[derive(Clone, Copy, Debug)]
-struct TraceKeys(Option<KeyShare>);
-
-fn share_or_off(text: &str) -> Result<TraceKeys, ParseKeyShareError> {
-    if text.eq_ignore_ascii_case("off") {
-        return Ok(TraceKeys(None));
-    }
-    text.parse().map(|share| TraceKeys(Some(share)))
+fn share_or_off(text: &str) -> Result<MayBeNone<KeyShare>, ParseKeyShareError> {
+    if text.eq_ignore_ascii_case("off") { Ok(None) } else { text.parse().map(Some) }
 }
 
 fn trace_bytes(text: &str) -> Result<u64, String> {
@@ -463,7 +448,7 @@ fn trace_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-fn throttle(text: &str) -> Result<ThrottleOption, String> {
+fn throttle(text: &str) -> Result<ThrottleAllowed, String> {
     let bucket = |text: &str| {
         let numbers: Option<Vec<i64>> = text.trim().split(':').map(|number| number.parse().ok()).collect();
         match numbers.as_deref() {
@@ -474,9 +459,10 @@ fn throttle(text: &str) -> Result<ThrottleOption, String> {
         }
     };
     match text {
-        "on" => Ok(ThrottleOption::On),
-        "off" => Ok(ThrottleOption::Off),
-        list => list.split(',').map(bucket).collect::<Result<_, _>>().map(ThrottleOption::Only),
+        // The period is another option.
+        "on" => Ok(ThrottleAllowed::default()),
+        "off" => Ok(ThrottleAllowed::Nothing),
+        list => list.split(',').map(bucket).collect::<Result<_, _>>().map(ThrottleAllowed::Only),
     }
 }
 
@@ -630,7 +616,7 @@ impl Args {
             #[cfg(feature = "webhook")]
             webhook: self.webhook.clone(),
             history_memory: self.history_memory,
-            trace_keys: self.trace_keys.0,
+            trace_keys: self.trace_keys,
             trace_memory: self.trace_memory,
             store: given(&self.store),
             store_password: given(&self.store_password),
@@ -652,9 +638,8 @@ impl Args {
             http_origins: self.http_origin.clone(),
             admin_hosts: self.admin_host.clone(),
             throttle: match &self.resp_throttle {
-                ThrottleOption::On => ThrottleAllowed::Within(self.resp_max_period),
-                ThrottleOption::Off => ThrottleAllowed::Nothing,
-                ThrottleOption::Only(buckets) => ThrottleAllowed::Only(buckets.clone()),
+                ThrottleAllowed::Within(_) => ThrottleAllowed::Within(self.resp_max_period),
+                other => other.clone(),
             },
             grace: self.grace,
             ..Options::default()

@@ -15,7 +15,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::{args::LogFormat, ready::Ready};
+use self::args::LogFormat;
 use crate::systemd;
 
 pub use self::args::{Args, MAX_KEYS};
@@ -23,20 +23,15 @@ pub use self::args::{Args, MAX_KEYS};
 /// Serves until a signal ends it; `started` sees the server when it is ready.
 pub fn run_with(args: Args, started: impl FnOnce(&Server)) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let telemetry = match &runtime {
-        Ok(runtime) => start_telemetry(&args, runtime),
-        Err(_) => Ok(None),
-    };
+    let begun = runtime
+        .map_err(|error| format!("cannot start threads: {error}"))
+        .and_then(|runtime| Ok((start_telemetry(&args, &runtime)?, runtime)));
     // Until this is dropped, a separate thread writes the log, so that a reader of standard error that stops reading cannot
     // stop the server. Lines are dropped when the buffer is full.
-    let _log = start_log(&args, telemetry.as_ref().ok().and_then(Option::as_deref));
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(&format!("cannot start threads: {error}")),
-    };
-    let telemetry = match telemetry {
-        Ok(telemetry) => telemetry,
-        Err(error) => return fail(&error),
+    let _log = start_log(&args, begun.as_ref().ok().and_then(|(telemetry, _)| telemetry.as_deref()));
+    let (telemetry, runtime) = match begun {
+        Ok(begun) => begun,
+        Err(why) => return fail(&why),
     };
     let code = runtime.block_on(serve(args, telemetry.clone(), started)).unwrap_or_else(|why| fail(&why));
     #[cfg(feature = "otlp")]
@@ -70,7 +65,7 @@ async fn serve(
     if let Some(lacks) = args.lacks() {
         return Err(lacks.to_owned());
     }
-    let ready = Ready::of(&args, telemetry.is_some());
+    let has_telemetry = telemetry.is_some();
     let mut options = args.options();
     let protocols = [&options.http, &options.resp, &options.grpc, &options.spoe];
     let listeners =
@@ -91,11 +86,9 @@ async fn serve(
         std::fs::read_to_string(path).map_err(refused)?;
     }
     let server = Server::start(options).await.map_err(|error| error.to_string())?;
-    ready.print(&server);
+    ready::print(&args, has_telemetry, &server);
     started(&server);
-    let service = systemd::Notifier::begin();
-    let ended = server.run(service.watch(orders)).await;
-    Ok(match ended {
+    Ok(match server.run(systemd::supervised(orders)).await {
         // Everything was answered or the grace is over; connections that were closed early were logged.
         Ended::Complete | Ended::Cut => ExitCode::SUCCESS,
         // The use since the last write is lost.

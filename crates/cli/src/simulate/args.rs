@@ -13,7 +13,7 @@ use tidegate_sim::{
 
 use crate::{
     client::How,
-    values::{Address, server},
+    values::{Address, MayBeNone, server},
 };
 
 /// Replay a log through candidate limits and see who would have been denied.
@@ -88,7 +88,7 @@ pub struct Args {
     /// The log's format: auto, common, combined, vhost_combined, envoy, alb, haproxy, jsonl, logfmt, w3c, csv, rate (requests per
     /// second).
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = parse_format)]
-    pub format_in: FormatIn,
+    pub format_in: MayBeNone<Format>,
 
     /// The field that contains the time: RFC 3339, or a number since 1970. [default: the first one present of StartUTC, time,
     /// timestamp, @timestamp, ts, msec, time_iso8601, time_local, start_time, EdgeStartTimestamp, requestTime, t, date]
@@ -329,12 +329,8 @@ pub enum Output {
     Json,
 }
 
-/// The format of the input; `None` detects it.
-#[derive(Clone, Copy, Debug)]
-pub struct FormatIn(pub Option<Format>);
-
-fn parse_format(text: &str) -> Result<FormatIn, UnknownFormat> {
-    if text == "auto" { Ok(FormatIn(None)) } else { text.parse().map(Some).map(FormatIn) }
+fn parse_format(text: &str) -> Result<MayBeNone<Format>, UnknownFormat> {
+    if text == "auto" { Ok(None) } else { text.parse().map(Some) }
 }
 
 const AFTER: &str = include_str!("examples.txt").trim_ascii_end();

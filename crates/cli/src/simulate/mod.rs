@@ -21,8 +21,7 @@ use std::{
 
 use tidegate_core::{Clock, Nanos, Quota, clock::SystemClock};
 use tidegate_sim::{
-    AlgorithmSpec, Goal, Progress, Recommendation, Stage, SuggestError, Suggestion, Survey, Trial, Workload,
-    curve, heat_map,
+    AlgorithmSpec, Progress, Stage, SuggestError, Survey, Trial, Workload, curve, heat_map,
     input::{self, By, Field, Format, Source, Unparsed},
     limits_around, recommend, replay,
     report::{BusiestWindow, Report, Suggested, printable, write_html, write_json, write_table},
@@ -193,7 +192,7 @@ fn source_names(args: &Args, sources: &[Source], format: Format) -> String {
 
 fn options(args: &Args) -> input::Options {
     input::Options {
-        format: args.format_in.0,
+        format: args.format_in,
         by: args.by.clone(),
         time_field: input::TimeField::new(args.time_field.clone()),
         spread: args.spread,
@@ -249,9 +248,9 @@ fn examine<W: Workload>(
     for &quota in &args.limits {
         candidates.push((quota, algorithms(args, quota)));
     }
-    let proposals =
+    let suggested =
         if args.suggest.suggest { Some(propose(workload, by, args, threads, progress)?) } else { None };
-    for (algorithm, suggestion) in proposals.iter().flat_map(|proposals| &proposals.found) {
+    for (algorithm, suggestion) in suggested.iter().flat_map(|suggested| &suggested.found) {
         match candidates.iter_mut().find(|(quota, _)| *quota == suggestion.quota) {
             Some((_, specs)) if specs.contains(algorithm) => {}
             Some((_, specs)) => specs.push(algorithm.clone()),
@@ -259,30 +258,14 @@ fn examine<W: Workload>(
         }
     }
     let fleet = args.fleet.fleet();
-    let trial = |(quota, specs): &(Quota, Vec<AlgorithmSpec>)| {
-        let trial = Trial::new(*quota, specs)?;
-        Ok(match fleet {
-            Some(fleet) => trial.on(fleet),
-            None => trial,
-        })
-    };
-    let trials = candidates.iter().map(trial).collect::<Result<Vec<_>, SimulateError>>()?;
+    let trial =
+        |(quota, specs): &(Quota, Vec<AlgorithmSpec>)| Trial::new(*quota, specs).map(|trial| trial.on(fleet));
+    let trials = candidates.iter().map(trial).collect::<Result<Vec<_>, _>>()?;
     let findings = replay(workload, &trials, threads, progress);
     let names =
         findings.iter().map(|each| each.most_denied.iter().map(|key| workload.label(key.key)).collect());
     let heat = findings.iter().zip(&trials).map(|(each, trial)| heat_map(workload, trial, each));
-    Ok(Report {
-        names: names.collect(),
-        heat: heat.collect(),
-        findings,
-        suggested: proposals.map(|Proposals { goal, found, busiest, recommended }| Suggested {
-            goal,
-            found: found.into_iter().map(|(spec, found)| (spec.label().to_owned(), found)).collect(),
-            busiest,
-            recommended,
-        }),
-        ..Report::default()
-    })
+    Ok(Report { names: names.collect(), heat: heat.collect(), findings, suggested, ..Report::default() })
 }
 
 fn threads(args: &Args) -> NonZeroUsize {
@@ -305,21 +288,13 @@ fn algorithms(args: &Args, quota: Quota) -> Vec<AlgorithmSpec> {
     suited
 }
 
-/// The suggested limits.
-struct Proposals {
-    goal: Goal,
-    found: Vec<(AlgorithmSpec, Suggestion)>,
-    busiest: Vec<BusiestWindow>,
-    recommended: Option<Recommendation>,
-}
-
 fn propose<W: Workload>(
     workload: &W,
     by: &str,
     args: &Args,
     threads: NonZeroUsize,
     progress: &Progress,
-) -> Result<Proposals, SimulateError> {
+) -> Result<Suggested, SimulateError> {
     let mut windows: Vec<Duration> = match args.suggest.window {
         Some(window) => vec![window],
         None if args.limits.is_empty() => vec![Duration::from_mins(1)],
@@ -362,7 +337,7 @@ fn propose<W: Workload>(
         let limits = limits_around(recommended.quota.limit());
         recommended.curve = curve(workload, survey, spec, limits, threads, progress);
     }
-    Ok(Proposals { goal, found, busiest: surveys.iter().map(BusiestWindow::new).collect(), recommended })
+    Ok(Suggested { goal, found, busiest: surveys.iter().map(BusiestWindow::new).collect(), recommended })
 }
 
 /// Prints the first of the lines that are not requests.

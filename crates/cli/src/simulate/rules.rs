@@ -139,10 +139,6 @@ fn quota(policy: &PolicySpec) -> tidegate_core::Quota {
     quota.expect("a checked policy other than concurrency has a quota")
 }
 
-/// The policy in the form of the command line: `sliding-window:slots=60:mode=balanced`.
 fn spec(policy: &PolicySpec) -> AlgorithmSpec {
-    let options = policy.options().replace(", ", ":").replace(": ", "=");
-    let separator = if options.is_empty() { "" } else { ":" };
-    let text = format!("{}{separator}{options}", policy.algorithm.name());
-    text.parse().expect("the rules' options are the command line's: a test reads each")
+    policy.algorithm.to_string().parse().expect("an algorithm reads its own text: a test reads each")
 }

@@ -17,12 +17,9 @@ use std::{
 
 use clap::ValueEnum;
 
-use self::{
-    app::App,
-    data::{Overview, Server},
-};
+use self::{app::App, data::Server};
 use crate::{
-    client::{AdminTarget, ClientError, Printed, pause},
+    client::{AdminTarget, ClientError, Printed, exit, pause, print},
     values::positive,
 };
 
@@ -73,30 +70,27 @@ pub enum Sort {
 
 pub fn run(args: &Args) -> ExitCode {
     let server = Server(args.target.target());
+    let mut app = App::new(&args.target.server.to_string(), args.sort, &args.filter);
     let done = if args.format.is_json() {
         lines(&server, args)
     } else if args.once {
-        server.overview().map(|overview| print(&table(args, overview)))
+        server.overview().map(|overview| {
+            app.show(overview);
+            print(view::plain(&app).trim_end());
+        })
     } else if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         eprintln!(
             "error: standard output is not a terminal: --once prints the table once, --format json prints JSON"
         );
         return ExitCode::from(2);
     } else {
-        let app = App::new(&args.target.server.to_string(), args.sort, &args.filter);
         if let Err(error) = terminal::run(app, &server, args.every) {
             eprintln!("error: the terminal: {error}");
             return ExitCode::FAILURE;
         }
         Ok(())
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(3)
-        }
-    }
+    exit(done.map(|()| true))
 }
 
 fn lines(server: &Server<'_>, args: &Args) -> Result<(), ClientError> {
@@ -107,15 +101,4 @@ fn lines(server: &Server<'_>, args: &Args) -> Result<(), ClientError> {
         }
         pause(args.every);
     }
-}
-
-fn table(args: &Args, overview: Overview) -> String {
-    let mut app = App::new(&args.target.server.to_string(), args.sort, &args.filter);
-    app.show(overview);
-    view::plain(&app)
-}
-
-fn print(text: &str) {
-    // A closed standard output is not an error.
-    let _ = io::stdout().write_all(text.as_bytes());
 }

@@ -76,15 +76,14 @@ fn footing(app: &App) -> &'static str {
 
 /// The cells of a limit's row.
 fn cells(limit: &Limit) -> [String; 7] {
-    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), per_second);
     let trend = limit.recent.as_ref().map(|recent| trend(&recent.denied)).unwrap_or_default();
     let heaviest = limit.heaviest.as_ref();
     let name = if limit.shadow { format!("{} (shadow)", limit.name) } else { limit.name.clone() };
     [
         shown(&name),
         limit.quota.clone(),
-        rate(limit.admitted_per_second),
-        rate(limit.denied_per_second),
+        per_second(limit.admitted_per_second),
+        per_second(limit.denied_per_second),
         limit.share_denied().map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0)),
         trend,
         heaviest.map_or_else(String::new, |key| format!("{:.0}% {}", key.share * 100.0, shown(&key.key))),
@@ -157,14 +156,13 @@ fn about(app: &App, name: &str) -> Vec<Line<'static>> {
     if limit.errors > 0 {
         counts = format!("{counts}, without the store {}", limit.errors);
     }
-    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), per_second);
     vec![
         Line::styled(shown(&limit.name), BOLD),
         Line::raw(format!("{} {}{options}{kind}; sharing: {}", limit.algorithm, limit.quota, limit.sharing)),
         Line::raw(format!(
             "{} admitted and {} denied per second; {} keys of {}",
-            rate(limit.admitted_per_second),
-            rate(limit.denied_per_second),
+            per_second(limit.admitted_per_second),
+            per_second(limit.denied_per_second),
             limit.keys,
             limit.max_keys
         )),
@@ -229,7 +227,8 @@ pub fn plain(app: &App) -> String {
     crate::check::aligned(&rows.collect::<Vec<_>>())
 }
 
-fn per_second(rate: f64) -> String {
+fn per_second(rate: Option<f64>) -> String {
+    let Some(rate) = rate else { return "-".to_owned() };
     match rate {
         _ if rate >= 99_950.0 => format!("{:.0}k", rate / 1_000.0),
         _ if rate >= 9_999.5 => format!("{:.1}k", rate / 1_000.0),

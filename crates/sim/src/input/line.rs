@@ -1,68 +1,31 @@
 //! Reads lines of bounded length from a stream, and the reasons why a line may not be a request.
 
-use std::{
-    io::{self, BufRead},
-    ops::ControlFlow,
-};
-
-use memchr::memchr;
+use std::io::{self, BufRead, Read};
 
 /// The maximum length of a line, 1 MiB. A longer line is skipped and counted as invalid.
 const MAX_LINE: usize = 1 << 20;
 
 /// Passes every line, without its end (`\n` or `\r\n`), to `each`; `None` stands for a line that is too long. Stops early if
-/// `each` breaks.
-///
-/// A line that is completely in the stream's buffer is not copied.
-pub(super) fn each_line<B>(
+/// `each` fails.
+pub(super) fn each_line<E: From<io::Error>>(
     input: &mut (impl BufRead + ?Sized),
-    mut each: impl FnMut(Option<&[u8]>) -> ControlFlow<B>,
-) -> io::Result<ControlFlow<B>> {
-    // The beginning of a line that continues in the next buffer.
-    let (mut begun, mut fits) = (Vec::new(), true);
+    mut each: impl FnMut(Option<&[u8]>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut line = Vec::new();
     loop {
-        let available = match input.fill_buf() {
-            Ok(available) => available,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(e),
-        };
-        let (mut rest, length) = (available, available.len());
-        while let Some(end) = memchr(b'\n', rest) {
-            let (line, after) = (&rest[..end], &rest[end + 1..]);
-            rest = after;
-            let told = if begun.is_empty() && fits {
-                each((line.len() <= MAX_LINE).then(|| without_return(line)))
-            } else {
-                fits &= begun.len() + line.len() <= MAX_LINE;
-                if fits {
-                    begun.extend_from_slice(line);
-                }
-                let told = each(fits.then(|| without_return(&begun)));
-                begun.clear();
-                fits = true;
-                told
-            };
-            if let ControlFlow::Break(told) = told {
-                let used = length - rest.len();
-                input.consume(used);
-                return Ok(ControlFlow::Break(told));
-            }
+        line.clear();
+        // The longest line and its end.
+        if (&mut *input).take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
         }
-        if length == 0 {
-            // The last line may have no end.
-            let last = (!begun.is_empty() || !fits).then(|| each(fits.then(|| without_return(&begun))));
-            return Ok(last.unwrap_or(ControlFlow::Continue(())));
+        let has_end = line.pop_if(|byte| *byte == b'\n').is_some();
+        if has_end || line.len() <= MAX_LINE {
+            each(Some(line.strip_suffix(b"\r").unwrap_or(&line)))?;
+        } else {
+            input.skip_until(b'\n')?;
+            each(None)?;
         }
-        fits &= begun.len() + rest.len() <= MAX_LINE;
-        if fits {
-            begun.extend_from_slice(rest);
-        }
-        input.consume(length);
     }
-}
-
-fn without_return(line: &[u8]) -> &[u8] {
-    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// Why a line (in a file of requests per second: a number) is not a request.

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{self, BufRead, Read},
-    ops::ControlFlow,
     path::PathBuf,
 };
 
@@ -259,10 +258,7 @@ fn read_all<'a>(
             reading.source(&source_name, io::Cursor::new(head).chain(input))?;
             Ok(())
         });
-        read.map_err(|stopped| match stopped {
-            Stopped::Log(error) => error,
-            Stopped::Stream(error) => InputError::Read { source_name, after: 0, error },
-        })?;
+        read.map_err(|stopped| stopped.of(&source_name, 0))?;
     }
     let names = || sources.iter().map(Source::name).collect::<Vec<_>>().join(", ");
     let reading = reading.ok_or_else(|| InputError::NoRequests { source_name: names() })?;
@@ -294,6 +290,16 @@ fn read_all<'a>(
 enum Stopped {
     Stream(#[from] io::Error),
     Log(#[from] InputError),
+}
+
+impl Stopped {
+    /// The error of a source of which so many lines were read before.
+    fn of(self, source: &str, after: u64) -> InputError {
+        match self {
+            Self::Log(error) => error,
+            Self::Stream(error) => InputError::Read { source_name: source.to_owned(), after, error },
+        }
+    }
 }
 
 /// The destination of requests.
@@ -379,11 +385,10 @@ impl<'a> Reading<'a> {
         };
         let after = self.lines - before;
         self.progress.add(after % TOLD);
-        read.map_err(|error| InputError::Read { source_name: name.to_owned(), after, error })?
+        read.map_err(|stopped| stopped.of(name, after))
     }
 
-    /// The outer error is the stream's, the inner one is the log's.
-    fn counts(&mut self, name: &str, input: &mut impl BufRead) -> io::Result<Result<(), InputError>> {
+    fn counts(&mut self, name: &str, input: &mut impl BufRead) -> Result<(), Stopped> {
         let mut number = 0;
         while let Some(count) = read_count(input)? {
             number += 1;
@@ -394,7 +399,7 @@ impl<'a> Reading<'a> {
                     self.taken += u64::from(count);
                     for target in &mut self.targets {
                         if !target.trace.push(b"", time, count) {
-                            return Ok(Err(InputError::TooManyKeys));
+                            return Err(InputError::TooManyKeys.into());
                         }
                     }
                 }
@@ -402,32 +407,24 @@ impl<'a> Reading<'a> {
             }
             self.second += 1;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
-    fn log_lines(&mut self, name: &str, input: &mut impl BufRead) -> io::Result<Result<(), InputError>> {
-        let mut number = 0;
-        let mut from_start = 0;
-        let read = each_line(input, |line| {
+    fn log_lines(&mut self, name: &str, input: &mut impl BufRead) -> Result<(), Stopped> {
+        let (mut number, mut from_start) = (0, 0);
+        each_line(input, |line| {
             number += 1;
             if line.is_some_and(|line| line.trim_ascii().is_empty()) {
-                return ControlFlow::Continue(());
+                return Ok(());
             }
             from_start += 1;
             self.add_line(from_start);
-            let read = line.map_or(Err(LineError::TooLong.into()), |line| self.line(line));
-            match read {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(Unread::Line(error)) => {
-                    self.unparsed.add(name, number, error);
-                    ControlFlow::Continue(())
-                }
-                Err(Unread::TooManyKeys) => ControlFlow::Break(InputError::TooManyKeys),
+            match line.map_or(Err(LineError::TooLong.into()), |line| self.line(line)) {
+                Ok(()) => {}
+                Err(Unread::Line(error)) => self.unparsed.add(name, number, error),
+                Err(Unread::TooManyKeys) => return Err(InputError::TooManyKeys.into()),
             }
-        })?;
-        Ok(match read {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(error) => Err(error),
+            Ok(())
         })
     }
 

@@ -33,39 +33,38 @@ fn unwrap<E: From<io::Error>>(
     layers: usize,
     visit: &mut Visit<'_, E>,
 ) -> Result<(), E> {
-    let (head, mut whole) = peek(input)?;
-    let layer = layer(&head);
-    if layers >= MAX_LAYERS && layer != Layer::Text {
+    if layers > MAX_LAYERS {
         let deep = "packed more than four times over; unpack it first";
         return Err(io::Error::new(io::ErrorKind::InvalidData, deep).into());
     }
-    let layers = layers + 1;
-    match layer {
-        Layer::Text => visit(&mut whole),
-        Layer::Gzip => unwrap(buffered(MultiGzDecoder::new(whole)), layers, visit),
-        Layer::Bzip2 => unwrap(buffered(MultiBzDecoder::new(whole)), layers, visit),
-        Layer::Xz => unwrap(buffered(XzReader::new(whole, true)), layers, visit),
-        Layer::Zstd => unwrap(buffered(ZstdFrames::new(whole)), layers, visit),
-        Layer::Tar => {
-            let mut archive = tar::Archive::new(whole);
-            for entry in archive.entries()? {
+    let (head, mut whole) = peek(input)?;
+    let mut unwrap_next = |inner: Box<dyn Read + '_>| {
+        unwrap(Box::new(BufReader::with_capacity(BUFFER, inner)), layers + 1, visit)
+    };
+    match head[..] {
+        [0x1f, 0x8b, ..] => unwrap_next(Box::new(MultiGzDecoder::new(whole))),
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => unwrap_next(Box::new(MultiBzDecoder::new(whole))),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => unwrap_next(Box::new(ZstdFrames::new(whole))),
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => unwrap_next(Box::new(XzReader::new(whole, true))),
+        [b'P', b'K', 3, 4, ..] => Err(foreign("a zip archive", "unzip -p FILE").into()),
+        [0x04, 0x22, 0x4d, 0x18, ..] => Err(foreign("lz4", "lz4 -dc FILE").into()),
+        _ if is_tar(&head) => {
+            for entry in tar::Archive::new(whole).entries()? {
                 let entry = entry?;
                 if entry.header().entry_type().is_file() {
-                    unwrap(buffered(entry), layers, visit)?;
+                    unwrap_next(Box::new(entry))?;
                 }
             }
             Ok(())
         }
-        Layer::Foreign { name, command } => {
-            let text =
-                format!("this is {name}, which is not read here; pipe it: {command} | tidegate simulate - …");
-            Err(io::Error::new(io::ErrorKind::Unsupported, text).into())
-        }
+        _ => visit(&mut whole),
     }
 }
 
-fn buffered<'a>(input: impl Read + 'a) -> Box<dyn BufRead + 'a> {
-    Box::new(BufReader::with_capacity(BUFFER, input))
+/// The error for a format that is recognised but not read.
+fn foreign(name: &str, command: &str) -> io::Error {
+    let text = format!("this is {name}, which is not read here; pipe it: {command} | tidegate simulate - …");
+    io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
 /// The first bytes (at most as many as a tar header has), and the input with them still in front.
@@ -108,30 +107,6 @@ impl<R: BufRead> Read for ZstdFrames<R> {
             let Some(input) = self.input.take() else { return Ok(0) };
             self.frame = Some(StreamingDecoder::new(input).map_err(|error| damaged(&error))?);
         }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layer {
-    Text,
-    Gzip,
-    Bzip2,
-    Xz,
-    Zstd,
-    Tar,
-    Foreign { name: &'static str, command: &'static str },
-}
-
-fn layer(head: &[u8]) -> Layer {
-    match head {
-        [0x1f, 0x8b, ..] => Layer::Gzip,
-        [b'B', b'Z', b'h', b'1'..=b'9', ..] => Layer::Bzip2,
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Layer::Zstd,
-        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Layer::Xz,
-        [b'P', b'K', 3, 4, ..] => Layer::Foreign { name: "a zip archive", command: "unzip -p FILE" },
-        [0x04, 0x22, 0x4d, 0x18, ..] => Layer::Foreign { name: "lz4", command: "lz4 -dc FILE" },
-        _ if is_tar(head) => Layer::Tar,
-        _ => Layer::Text,
     }
 }
 

@@ -31,14 +31,15 @@ impl RecentTimes {
         self.sum
     }
 
-    /// Adds a cost at `now`, after [`count`](Self::count) has been asked for it.
+    /// Adds a cost at `now`. Returns the sum with it.
     #[inline]
-    pub fn push(&mut self, now: u64, cost: u64) {
-        self.sum += cost;
+    pub fn add(&mut self, now: u64, cost: u64) -> u64 {
+        self.sum = self.count(now) + cost;
         match self.times.back_mut() {
             Some((time, sum)) if *time == now => *sum += cost,
             _ => self.times.push_back((now, cost)),
         }
+        self.sum
     }
 
     pub fn clear(&mut self) {
@@ -65,8 +66,7 @@ impl ExactLog {
     pub fn admits_and_charges(&mut self, now: u64, end: u64, cost: u64) -> bool {
         let Self { limit, admitted, owed } = self;
         owed.due(now, |time, cost| {
-            admitted.count(time);
-            admitted.push(time, cost);
+            admitted.add(time, cost);
         });
         let fits = admitted.count(now) <= *limit;
         if fits {
@@ -79,7 +79,7 @@ impl ExactLog {
     pub fn admits(&mut self, now: u64, cost: u64) -> bool {
         let fits = self.admitted.count(now) + cost <= self.limit;
         if fits {
-            self.admitted.push(now, cost);
+            self.admitted.add(now, cost);
         }
         fits
     }

@@ -64,7 +64,9 @@ impl CandidateRun {
             self.row.wrongly_admitted += u64::from(!exact);
             match end {
                 Some(&end) => self.owed.push(end, cost),
-                None => count(&mut self.admitted, &mut self.row, time, cost),
+                None => {
+                    self.row.worst_window = self.row.worst_window.max(self.admitted.add(time, cost));
+                }
             }
             if let Some(delays) = &mut self.row.delays {
                 delays.add(decision.delay());
@@ -79,7 +81,7 @@ impl CandidateRun {
         let Self { state, admitted, owed, row, .. } = self;
         owed.due(now, |time, cost| {
             state.charge(time, cost);
-            count(admitted, row, time, cost);
+            row.worst_window = row.worst_window.max(admitted.add(time, cost));
         });
     }
 
@@ -93,12 +95,4 @@ impl CandidateRun {
         self.row.denied_keys += u64::from(denied > 0);
         denied
     }
-}
-
-/// Counts units that were taken or charged in the worst window.
-#[inline]
-fn count(admitted: &mut RecentTimes, row: &mut Row, time: u64, cost: u64) {
-    let in_window = admitted.count(time) + cost;
-    admitted.push(time, cost);
-    row.worst_window = row.worst_window.max(in_window);
 }

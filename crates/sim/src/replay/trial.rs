@@ -33,9 +33,9 @@ impl Trial {
         Ok(Self { quota, candidates, fleet: None })
     }
 
-    /// The same limits, shared by a fleet of nodes.
-    pub fn on(self, fleet: Fleet) -> Self {
-        Self { fleet: Some(fleet), ..self }
+    /// The same limits, shared by a fleet of nodes; `None` decides in one place.
+    pub fn on(self, fleet: Option<Fleet>) -> Self {
+        Self { fleet, ..self }
     }
 
     /// The quota.

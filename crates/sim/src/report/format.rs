@@ -9,14 +9,8 @@ use crate::{input::write_utc, replay::Timeline};
 /// `1234567` as `1,234,567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
 }
 
 /// A share as a percentage with three significant digits, `0.00312%`; zero is `0%`, and less than all is never `100%`.
@@ -46,19 +40,15 @@ pub(super) fn percentage(share: f64, below_one: bool) -> String {
 /// A span with two units at most: `3d4h`, `25s`, `312ms`.
 pub(super) fn span(span: Duration) -> String {
     let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    let mut unit = 1;
-    for (from, coarse) in [
+    let units = [
         (10_000, 1_000),
         (10_000_000, 1_000_000),
         (10_000_000_000, 10_000_000),
         (60_000_000_000, 1_000_000_000),
         (86_400_000_000_000, 60_000_000_000),
         (10 * 86_400_000_000_000, 3_600_000_000_000),
-    ] {
-        if nanos >= from {
-            unit = coarse;
-        }
-    }
+    ];
+    let unit = units.into_iter().rfind(|(from, _)| nanos >= *from).map_or(1, |(_, unit)| unit);
     Nanos::new(nanos - nanos % unit).to_string()
 }
 

@@ -112,7 +112,7 @@ fn suggestions(suggested: &Suggested, all: &Findings) -> Markup {
             tr { th { "algorithm" } th { "limit" } (head) }
             @for (algorithm, suggestion) in &suggested.found {
                 tr {
-                    td { (algorithm) }
+                    td { (algorithm.label()) }
                     td { b { (suggestion.quota.to_string()) } }
                     (denials(suggestion.denied, suggestion.denied_keys))
                 }

@@ -54,7 +54,7 @@ pub fn write_json(out: &mut impl Write, report: &Report) -> io::Result<()> {
 fn suggestion(suggested: &Suggested) -> Value {
     let found = suggested.found.iter().map(|(algorithm, found)| {
         let mut found = json!(found);
-        found["algorithm"] = json!(algorithm);
+        found["algorithm"] = json!(algorithm.label());
         found
     });
     let busiest = suggested.busiest.iter().map(|busiest| {
@@ -107,16 +107,10 @@ fn result(report: &Report, findings: &Findings, row: &Row) -> Value {
     object["requests"] = json!(findings.requests);
     object["keys"] = json!(findings.keys);
     if let Some((fleet, shared)) = findings.fleet.zip(row.shared) {
-        object["shared"] = json!({
-            "nodes": fleet.nodes.get(),
-            "mode": shared.mode.name(),
-            "round_trip_us": fleet.round_trip.as_secs_f64() * 1e6,
-            "admitted_in_one_place": shared.admitted_in_one_place,
-            "denied_by_sharing": shared.denied_by_sharing,
-            "over": shared.over,
-            "round_trips": shared.round_trips,
-            "waited": shared.waited,
-        });
+        object["shared"] = json!(shared);
+        object["shared"]["nodes"] = json!(fleet.nodes.get());
+        object["shared"]["mode"] = json!(shared.mode.name());
+        object["shared"]["round_trip_us"] = json!(fleet.round_trip.as_secs_f64() * 1e6);
     }
     if report.is_suggested(findings, &row.algorithm) {
         object["suggested"] = json!(true);

@@ -17,6 +17,7 @@ pub use table::write_table;
 use std::time::Duration;
 
 use crate::{
+    algorithm::AlgorithmSpec,
     replay::{DeniedKey, Findings, HeatMap, Row},
     suggest::{Goal, Recommendation, Suggestion, Survey},
 };
@@ -58,7 +59,7 @@ pub struct Suggested {
     /// The goal of the search.
     pub goal: Goal,
     /// The smallest limit of each algorithm in each window.
-    pub found: Vec<(String, Suggestion)>,
+    pub found: Vec<(AlgorithmSpec, Suggestion)>,
     /// The number of requests that keys make in their busiest window.
     pub busiest: Vec<BusiestWindow>,
     /// The recommended limit.
@@ -110,7 +111,7 @@ impl Report {
     /// Whether a trial's quota was suggested for this algorithm.
     fn is_suggested(&self, findings: &Findings, algorithm: &str) -> bool {
         let mut suggestions = self.suggested.iter().flat_map(|suggested| &suggested.found);
-        suggestions.any(|(name, suggestion)| name == algorithm && suggestion.quota == findings.quota)
+        suggestions.any(|(spec, suggestion)| spec.label() == algorithm && suggestion.quota == findings.quota)
     }
 
     /// A trial's limit, with its name if it has one.

@@ -14,6 +14,7 @@ use super::{
     shared,
 };
 use crate::{
+    algorithm::AlgorithmSpec,
     replay::{Findings, Row},
     suggest::{CurvePoint, Suggestion},
 };
@@ -77,12 +78,12 @@ fn write_suggested(out: &mut impl Write, report: &Report) -> io::Result<()> {
             percent(denied, all.requests),
         )
     };
-    let row = |(algorithm, suggestion): &(String, Suggestion)| {
+    let row = |(algorithm, suggestion): &(AlgorithmSpec, Suggestion)| {
         let denials = denials(suggestion.denied, suggestion.denied_keys);
-        vec![format!("  {algorithm}"), suggestion.quota.to_string(), denials]
+        vec![format!("  {}", algorithm.label()), suggestion.quota.to_string(), denials]
     };
     let rows: Vec<Vec<String>> = suggested.found.iter().map(row).collect();
-    write_columns(out, &rows, &[Left, Right, Left])?;
+    write_columns(out, &rows, "<><")?;
     for busiest in &suggested.busiest {
         let window = span(busiest.window);
         writeln!(out, "requests of a key in its busiest {window}: {}", busiest.listed())?;
@@ -97,7 +98,7 @@ fn write_suggested(out: &mut impl Write, report: &Report) -> io::Result<()> {
             vec![format!("  {quota}"), denials(point.denied, point.denied_keys)]
         };
         let rows: Vec<Vec<String>> = recommended.curve.iter().map(row).collect();
-        write_columns(out, &rows, &[Right, Left])?;
+        write_columns(out, &rows, "><")?;
     }
     writeln!(out)
 }
@@ -132,11 +133,7 @@ pub(super) fn cells(report: &Report, trial: usize, findings: &Findings, row: &Ro
 
 fn write_trials(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let rows = report.rows().map(|(trial, findings, row)| cells(report, trial, findings, row));
-    write_columns(
-        out,
-        &with_heads(HEADS, rows),
-        &[Left, Left, Right, Right, Right, Right, Right, Right, Right],
-    )
+    write_columns(out, &with_heads(HEADS, rows), "<<>>>>>>>")
 }
 
 fn with_heads<const N: usize>(
@@ -151,7 +148,7 @@ fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let Some((fleet, rows)) = shared::rows(report) else { return Ok(()) };
     writeln!(out, "\n{}:", shared::describe(&fleet))?;
     let rows = with_heads(shared::HEADS, rows);
-    write_columns(out, &rows, &[Left, Left, Left, Right, Right, Right, Right, Right, Right])
+    write_columns(out, &rows, "<<<>>>>>>")
 }
 
 /// Writes the notes that do not fit into a column.
@@ -212,25 +209,17 @@ fn write_most_denied(
     };
     let rows: Vec<Vec<String>> =
         iter::once(heads).chain(report.most_denied(trial).take(top).map(row)).collect();
-    let sides: Vec<Side> = iter::once(Left).chain(iter::repeat_n(Right, findings.rows.len() + 1)).collect();
-    write_columns(out, &rows, &sides)
+    write_columns(out, &rows, &format!("<>{}", ">".repeat(findings.rows.len())))
 }
 
-#[derive(Clone, Copy)]
-enum Side {
-    Left,
-    Right,
-}
-use Side::{Left, Right};
-
-/// Writes two blanks between columns, and none at the end of a line.
-fn write_columns(out: &mut impl Write, rows: &[Vec<String>], sides: &[Side]) -> io::Result<()> {
+/// Writes two blanks between columns, and none at the end of a line. `sides` has for each column the side of its texts, `<` or `>`.
+fn write_columns(out: &mut impl Write, rows: &[Vec<String>], sides: &str) -> io::Result<()> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..sides.len()).map(width).collect();
     for row in rows {
-        let cells = row.iter().zip(&widths).zip(sides).map(|((cell, &width), side)| match side {
-            Left => format!("{cell:<width$}"),
-            Right => format!("{cell:>width$}"),
+        let cells = row.iter().zip(&widths).zip(sides.chars()).map(|((cell, &width), side)| match side {
+            '<' => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
         });
         let line = cells.collect::<Vec<_>>().join("  ");
         writeln!(out, "{}", line.trim_end())?;

@@ -23,7 +23,7 @@ mod share;
 mod sieve;
 mod survey;
 
-use std::{fmt, num::NonZeroUsize, time::Duration};
+use std::{fmt, num::NonZeroUsize};
 
 use tidegate_core::{MAX_LIMIT, Policy, PolicyError, Quota, QuotaError};
 
@@ -66,29 +66,14 @@ pub struct Suggestion {
     pub denied_keys: u64,
 }
 
-/// Looks for the smallest limit, at least 1, with which the algorithm meets the goal.
+/// Looks for the smallest limit, at least 1, with which each algorithm meets the goal in the window of the survey. The results are in the
+/// algorithms' order.
 ///
 /// `progress` counts the requests replayed; a request that is replayed again counts again.
 ///
 /// # Errors
-/// If the window or the algorithm's options are not valid for a quota, or if no limit meets the goal (as may happen with a
-/// token bucket's fixed burst).
-pub fn suggest<W: Workload>(
-    workload: &W,
-    algorithm: &AlgorithmSpec,
-    window: Duration,
-    goal: Goal,
-    threads: NonZeroUsize,
-    progress: &Progress,
-) -> Result<Suggestion, SuggestError> {
-    let survey = Survey::new(workload, window, threads, progress).map_err(SuggestError::Window)?;
-    suggest_all(workload, &survey, std::slice::from_ref(algorithm), goal, threads, progress).remove(0)
-}
-
-/// The same for several algorithms, in a window that has been surveyed. The results are in the algorithms' order.
-///
-/// # Errors
-/// The errors of [`suggest`], for each algorithm.
+/// For an algorithm whose options are not valid for the window, or with which no limit meets the goal (as may happen with a token bucket's
+/// fixed burst).
 pub fn suggest_all<W: Workload>(
     workload: &W,
     survey: &Survey,

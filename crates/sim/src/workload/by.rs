@@ -127,16 +127,8 @@ impl FromStr for By {
 
 impl fmt::Display for By {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("global");
-        }
-        for (at, field) in self.0.iter().enumerate() {
-            if at > 0 {
-                f.write_str(",")?;
-            }
-            f.write_str(field.name())?;
-        }
-        Ok(())
+        let names: Vec<&str> = self.0.iter().map(Field::name).collect();
+        if names.is_empty() { f.write_str("global") } else { f.write_str(&names.join(",")) }
     }
 }
 

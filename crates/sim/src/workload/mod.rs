@@ -7,6 +7,7 @@ mod trace;
 
 pub use arrivals::{Arrival, ParseArrivalError};
 pub use by::{By, ByError, Field};
+pub(crate) use synthetic::mix;
 pub use synthetic::{GlobalSynthetic, Synthetic, SyntheticError, Traffic};
 pub use trace::{Trace, TraceBuilder};
 

@@ -105,13 +105,15 @@ fn deal(traffic: &Traffic) -> Vec<u64> {
     counts
 }
 
-/// The seed of one of many independent streams: neighbouring numbers end up far apart (the finaliser of `SplitMix64`).
+/// Neighbouring numbers end up far apart: the finaliser of `SplitMix64`.
+pub(crate) fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The seed of one of many independent streams.
 fn stream(seed: u64, number: u64) -> u64 {
-    let mix = |mut x: u64| {
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    };
     mix(seed ^ mix(number.wrapping_add(0x9e37_79b9_7f4a_7c15)))
 }
 

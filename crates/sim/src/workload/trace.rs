@@ -304,7 +304,16 @@ impl TraceBuilder {
             }
         }
         if spread > 0 && !has_costs {
-            (events, starts) = joined(&events, &starts);
+            // A key's requests of the same time become one event.
+            events.dedup_by(|event, last| {
+                let joins =
+                    (event.key, event.time) == (last.key, last.time) && last.count <= u32::MAX - event.count;
+                if joins {
+                    last.count += event.count;
+                }
+                joins
+            });
+            starts = starts_of(&events, keys.len());
         }
         Trace {
             by,
@@ -323,9 +332,8 @@ impl TraceBuilder {
     }
 }
 
-/// The events grouped by key, in their original order, and the index at which each key begins; the last index is
-/// their end.
-fn by_key(events: &[Event], keys: usize) -> (Vec<Event>, Vec<usize>) {
+/// The index at which each key's events begin in a list that is grouped by key, and at the end the number of events.
+fn starts_of(events: &[Event], keys: usize) -> Vec<usize> {
     let mut starts = vec![0; keys + 1];
     for event in events {
         starts[event.key as usize + 1] += 1;
@@ -333,6 +341,12 @@ fn by_key(events: &[Event], keys: usize) -> (Vec<Event>, Vec<usize>) {
     for key in 0..keys {
         starts[key + 1] += starts[key];
     }
+    starts
+}
+
+/// The events grouped by key, in their original order, and the [starts](starts_of) of the keys.
+fn by_key(events: &[Event], keys: usize) -> (Vec<Event>, Vec<usize>) {
+    let starts = starts_of(events, keys);
     let mut next = starts.clone();
     let mut sorted = vec![Event { time: 0, key: 0, count: 0 }; events.len()];
     for event in events {
@@ -341,27 +355,4 @@ fn by_key(events: &[Event], keys: usize) -> (Vec<Event>, Vec<usize>) {
         *place += 1;
     }
     (sorted, starts)
-}
-
-/// Joins a key's events of the same time into one event.
-fn joined(events: &[Event], starts: &[usize]) -> (Vec<Event>, Vec<usize>) {
-    let mut together: Vec<Event> = Vec::with_capacity(events.len());
-    let mut new_starts = Vec::with_capacity(starts.len());
-    for bounds in starts.windows(2) {
-        new_starts.push(together.len());
-        for event in &events[bounds[0]..bounds[1]] {
-            match together.last_mut() {
-                Some(last)
-                    if last.key == event.key
-                        && last.time == event.time
-                        && last.count <= u32::MAX - event.count =>
-                {
-                    last.count += event.count;
-                }
-                _ => together.push(*event),
-            }
-        }
-    }
-    new_starts.push(together.len());
-    (together, new_starts)
 }

@@ -11,7 +11,7 @@ use http::{Extensions, request::Parts};
 use super::KeySource;
 
 /// The default number of bits of an IPv6 address that identify a client.
-const USUAL: u8 = 64;
+pub(super) const USUAL: u8 = 64;
 
 /// The address of the connection's peer, as [`address_key`] writes it.
 ///
@@ -120,10 +120,6 @@ where
 #[must_use]
 pub fn address_key(address: IpAddr) -> Vec<u8> {
     key(address, USUAL)
-}
-
-pub(super) const fn usual_prefix() -> u8 {
-    USUAL
 }
 
 pub(super) fn key(address: IpAddr, prefix: u8) -> Vec<u8> {

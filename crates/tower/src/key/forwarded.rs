@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::{
     KeySource,
-    address::{NO_PEER, key, peer, usual_prefix},
+    address::{NO_PEER, USUAL, key, peer},
 };
 
 /// The client's address behind proxies, as [`address_key`](super::address_key) writes it. Each proxy appends the address of
@@ -45,7 +45,7 @@ impl Client {
     /// they can forge addresses: use [`trusting`](Self::trusting) instead.
     #[must_use]
     pub const fn behind(proxies: usize) -> Self {
-        Self { trust: Trust::Proxies(proxies), field: Field::XForwardedFor, prefix: usual_prefix() }
+        Self { trust: Trust::Proxies(proxies), field: Field::XForwardedFor, prefix: USUAL }
     }
 
     /// The service is behind proxies in these networks. The client is the first address outside them, starting with the peer
@@ -55,7 +55,7 @@ impl Client {
     /// proxy wrote something that is not an address.
     #[must_use]
     pub const fn trusting(proxies: Networks) -> Self {
-        Self { trust: Trust::Networks(proxies), field: Field::XForwardedFor, prefix: usual_prefix() }
+        Self { trust: Trust::Networks(proxies), field: Field::XForwardedFor, prefix: USUAL }
     }
 
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one field is ever read, because a proxy that writes one

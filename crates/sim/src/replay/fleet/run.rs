@@ -10,6 +10,7 @@ use super::{
 use crate::{
     fleet::{Fleet, Load, Sharing},
     replay::{Candidate, KeyState, RecentTimes, Row, Stretch},
+    workload::mix,
 };
 
 /// The nodes, the authority and the network for the current key, and the counts over all keys.
@@ -162,16 +163,12 @@ impl FleetRun {
         }
         self.row.admitted += 1;
         self.row.wrongly_admitted += u64::from(!caller.exact);
-        let in_window = self.admitted.count(now) + caller.cost;
-        self.admitted.push(now, caller.cost);
-        self.row.worst_window = self.row.worst_window.max(in_window);
+        self.row.worst_window = self.row.worst_window.max(self.admitted.add(now, caller.cost));
         if let Some(delays) = &mut self.row.delays {
             delays.add(decision.delay());
         }
         if self.reference.decide(now, caller.cost).is_denied() {
-            let over = self.over.count(now) + caller.cost;
-            self.over.push(now, caller.cost);
-            self.figures.over = self.figures.over.max(over);
+            self.figures.over = self.figures.over.max(self.over.add(now, caller.cost));
         }
     }
 
@@ -212,10 +209,7 @@ impl FleetRun {
     }
 }
 
-/// A pseudo-random number for each request of each key: the finaliser of `SplitMix64`.
+/// A pseudo-random number for each request of each key.
 fn deal(key: u32, request: u64) -> u64 {
-    let mut x = (u64::from(key) << 32).wrapping_add(request).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    mix((u64::from(key) << 32).wrapping_add(request).wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
