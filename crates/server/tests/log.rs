@@ -3,13 +3,16 @@
 mod harness;
 
 use std::{
+    fs,
     io::{self, Write},
+    os::unix::fs::PermissionsExt as _,
     sync::{Mutex, Once},
     time::Duration,
 };
 
 use harness::{Resp, Running, scratch};
 use tidegate_redis_servers::eventually;
+use tidegate_server::access::check;
 
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 static BEGINS: Once = Once::new();
@@ -88,7 +91,7 @@ fn a_state_that_cannot_be_written_is_logged_at_most_once_a_minute() {
     });
     // Each write makes a new file there.
     let new = directory.join(".state.new");
-    eventually("no write is under way", || std::fs::create_dir(&new).is_ok());
+    eventually("no write is under way", || fs::create_dir(&new).is_ok());
     let told = || logged("cannot write the state").len();
     let fail = || {
         let failed = || server.metric("tidegate_state_writes_total{result=\"failed\"}");
@@ -104,4 +107,18 @@ fn a_state_that_cannot_be_written_is_logged_at_most_once_a_minute() {
     eventually("another minute has begun", || told() == 2);
     fail();
     assert_eq!(told(), 2);
+}
+
+#[test]
+fn an_access_file_that_every_user_may_change_is_logged() {
+    begin();
+    let path = scratch("log-access").join("access.yaml");
+    fs::write(&path, "access: []\n").unwrap();
+    let mut warnings = 0;
+    for (mode, is_open) in [(0o600, false), (0o664, false), (0o666, true), (0o602, true)] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        check(&path).unwrap().unwrap();
+        warnings += usize::from(is_open);
+        assert_eq!(logged("chmod o-w").len(), warnings, "{mode:o}");
+    }
 }

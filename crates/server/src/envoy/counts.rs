@@ -27,7 +27,7 @@ pub(crate) const NAMES: [(&str, &str); 6] = [
 pub(crate) struct Hits([AtomicU64; NAMES.len()]);
 
 /// The outcome of a descriptor's hits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fate {
     pub hits: u64,
     /// The hits that this limit took or denied: none if another limit denied the request.

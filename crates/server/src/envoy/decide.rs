@@ -103,10 +103,10 @@ pub struct DescriptorService {
     fields: AnswerFields,
     modes: Modes,
     /// The provider of language models whose header fields they also include.
-    vendor: Option<Vendor>,
+    pub(crate) vendor: Option<Vendor>,
     overrides: Overrides,
-    /// The requests that were admitted because all are.
-    shadowed: AtomicU64,
+    /// The requests that were admitted only because all are.
+    pub(crate) shadowed: AtomicU64,
 }
 
 /// The limit for a descriptor.
@@ -165,33 +165,16 @@ fn undecided(places: &[Place]) -> Option<&Unanswered> {
 }
 
 impl DescriptorService {
-    /// Decides with the limits of this service.
-    pub fn new(service: Arc<Service>, consume: Consume, fields: AnswerFields) -> Self {
-        let (modes, overrides) = (Modes::default(), Overrides::default());
-        Self { service, consume, fields, modes, vendor: None, overrides, shadowed: AtomicU64::new(0) }
-    }
-
-    /// The same in these modes.
-    #[must_use]
-    pub fn with_modes(self, modes: Modes) -> Self {
-        Self { modes, ..self }
-    }
-
-    /// The same, with answers that also include the header fields of a provider of language models.
-    #[must_use]
-    pub fn with_vendor(self, vendor: Option<Vendor>) -> Self {
-        Self { vendor, ..self }
-    }
-
-    /// The provider of language models whose header fields answers have.
-    pub(crate) fn vendor(&self) -> Option<Vendor> {
-        self.vendor
-    }
-
-    /// How many requests were admitted only because all are.
-    #[cfg(feature = "grpc")]
-    pub(crate) fn shadowed(&self) -> u64 {
-        self.shadowed.load(Ordering::Relaxed)
+    /// Decides with the limits of this service. Answers also include the header fields of `vendor`, a provider of language models.
+    pub fn new(
+        service: Arc<Service>,
+        consume: Consume,
+        fields: AnswerFields,
+        modes: Modes,
+        vendor: Option<Vendor>,
+    ) -> Self {
+        let (overrides, shadowed) = (Overrides::default(), AtomicU64::new(0));
+        Self { service, consume, fields, modes, vendor, overrides, shadowed }
     }
 
     /// The service with the limits.
@@ -211,7 +194,7 @@ impl DescriptorService {
         question.check()?;
         let in_force = self.service.in_force();
         let mut places = self.places(&in_force, question, now);
-        let descriptors = in_force.descriptors();
+        let descriptors = &in_force.descriptors;
         drop_replaced(descriptors, &mut places);
         self.refund(&mut places, now).await;
         let mut takes: Vec<&mut Found> =
@@ -249,7 +232,7 @@ impl DescriptorService {
         descriptor: &Descriptor<'_>,
         now: Nanos,
     ) -> Result<Place, Unanswered> {
-        let descriptors = in_force.descriptors();
+        let descriptors = &in_force.descriptors;
         let cost = descriptor.hits.unwrap_or_else(|| question.hits.max(1));
         let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
         if let Some(wanted) = &descriptor.limit {
@@ -260,7 +243,7 @@ impl DescriptorService {
             let wanted = wanted.clone()?;
             return Ok(Place::Limited(Found {
                 rule: None,
-                limit: self.overrides.limit(in_force.limits(), question.domain, wanted, now)?,
+                limit: self.overrides.limit(&in_force.limits, question.domain, wanted, now)?,
                 key: overrides::key(&descriptor.entries),
                 cost,
                 act,
@@ -276,7 +259,7 @@ impl DescriptorService {
         let Some(found) = descriptors.domains.find(question.domain, entries, &mut key) else {
             return Ok(Place::Nowhere);
         };
-        let (Some(limit), Some(unit)) = (descriptors.limit(found.index), found.rule.unit) else {
+        let (Some(limit), Some(unit)) = (descriptors.limits[found.index].as_ref(), found.rule.unit) else {
             return Ok(Place::Unlimited(found.index));
         };
         Ok(Place::Limited(Found {
@@ -509,7 +492,7 @@ impl Found {
             None
         };
         let is_denied = decision.is_denied();
-        descriptors.counts(rule).add(
+        descriptors.counts[rule].add(
             detailed,
             Fate {
                 hits: self.cost,

@@ -13,8 +13,9 @@ use crate::decide::limits::Limit;
 pub(crate) struct Descriptors {
     pub domains: Domains,
     /// By rule number; `None` if everything is admitted.
-    limits: Vec<Option<Arc<Limit>>>,
-    counts: Vec<Arc<RuleCounts>>,
+    pub limits: Vec<Option<Arc<Limit>>>,
+    /// By rule number.
+    pub counts: Vec<Arc<RuleCounts>>,
 }
 
 impl Descriptors {
@@ -42,11 +43,6 @@ impl Descriptors {
         Self { domains, limits, counts }
     }
 
-    /// The limit of this rule; `None` if everything is admitted.
-    pub fn limit(&self, rule: usize) -> Option<&Arc<Limit>> {
-        self.limits[rule].as_ref()
-    }
-
     /// The domain, the name in metrics and the counters of all rules, and of values with separate counters. Counters with the
     /// same name are added up.
     pub fn counted(&self) -> impl Iterator<Item = (&str, String, [u64; NAMES.len()])> {
@@ -58,10 +54,5 @@ impl Descriptors {
             }
         }
         all.into_iter().map(|((domain, path), counts)| (domain, path, counts))
-    }
-
-    /// The counters of this rule.
-    pub fn counts(&self, rule: usize) -> &RuleCounts {
-        &self.counts[rule]
     }
 }

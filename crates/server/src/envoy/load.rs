@@ -62,18 +62,14 @@ pub(crate) fn build(
     // Where a domain is from, and its place in `domains`.
     let mut seen: BTreeMap<String, (PathBuf, usize)> = BTreeMap::new();
     for text in texts {
-        let Text { origin, text } = match text {
-            Ok(text) => text,
+        let parsed = text.and_then(|Text { origin, text }| match parse(&text, rules.len(), keeping) {
+            Ok(file) => Ok((origin, file)),
+            Err(problems) => Err(RulesError::Invalid { path: Some(origin), problems }),
+        });
+        let (origin, file) = match parsed {
+            Ok(parsed) => parsed,
             Err(error) => {
                 errors.push(error);
-                continue;
-            }
-        };
-        let invalid = |problems| RulesError::Invalid { path: Some(origin.clone()), problems };
-        let file = match parse(&text, rules.len(), keeping) {
-            Ok(file) => file,
-            Err(problems) => {
-                errors.push(invalid(problems));
                 continue;
             }
         };
@@ -97,19 +93,16 @@ pub(crate) fn build(
             }
         };
         if let Some(problem) = problem {
-            errors.push(invalid(vec![problem]));
+            errors.push(RulesError::invalid(Some(&origin), problem));
             continue;
         }
         rules.extend(file.rules);
         limits.extend(file.limits);
     }
     if rules.len() > MAX_RULES {
-        let problem = Problem::overall(format!(
-            "the configuration has {} rules; at most {MAX_RULES} are allowed",
-            rules.len()
-        ));
-        let problems = vec![problem.mend("remove `value`, so that one rule limits each value separately")];
-        errors.push(RulesError::Invalid { path: None, problems });
+        let what = format!("the configuration has {} rules; at most {MAX_RULES} are allowed", rules.len());
+        let mend = "remove `value`, so that one rule limits each value separately";
+        errors.push(RulesError::invalid(None, Problem::overall(what).mend(mend)));
     }
     RulesError::check(errors)?;
     Ok(Config { domains: Domains::new(domains, rules), limits })

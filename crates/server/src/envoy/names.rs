@@ -58,17 +58,13 @@ const MAX_VALUE: usize = 256;
 /// different keys. Instead of a long value, its length, a `#` and its SHA-256 are appended.
 pub(super) fn push_value(key: &mut Vec<u8>, value: &str, last: bool) {
     // A value that could be mistaken for such a digest is replaced, too.
-    if value.len() > MAX_VALUE || (value.len() > 64 && value.contains('#')) {
-        let mut digits = itoa::Buffer::new();
-        key.extend_from_slice(digits.format(value.len()).as_bytes());
-        key.push(b'#');
-        key.extend_from_slice(hex(&digest_of(value.as_bytes())).as_bytes());
-        return;
+    let is_long = value.len() > MAX_VALUE || (value.len() > 64 && value.contains('#'));
+    if is_long || !last {
+        key.extend_from_slice(itoa::Buffer::new().format(value.len()).as_bytes());
+        key.push(if is_long { b'#' } else { b':' });
     }
-    if !last {
-        let mut digits = itoa::Buffer::new();
-        key.extend_from_slice(digits.format(value.len()).as_bytes());
-        key.push(b':');
+    if is_long {
+        return key.extend_from_slice(hex(&digest_of(value.as_bytes())).as_bytes());
     }
     key.extend_from_slice(value.as_bytes());
 }

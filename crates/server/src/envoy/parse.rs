@@ -222,9 +222,6 @@ impl Reader<'_> {
         let mut rule = Rule {
             domain: self.domain.clone(),
             path,
-            limit: None,
-            unit: None,
-            requests_per_unit: 0,
             name,
             replaces,
             shadow: shadow || soft,
@@ -236,6 +233,7 @@ impl Reader<'_> {
             metadata,
             way: way.steps.clone(),
             values: way.values.clone(),
+            ..Rule::default()
         };
         if limit.flag("unlimited").unwrap_or(false) {
             for odd in RATE_LIMIT.into_iter().filter(|field| !UNLIMITED.contains(field)) {
@@ -273,17 +271,15 @@ impl Reader<'_> {
             Some(_) => options::algorithm(fields)?,
             None => AlgorithmSpec::named("fixed-window").ok()?,
         };
-        if let Some(node) = fields.get("algorithm") {
-            let why = match algorithm.name() {
-                "concurrency" => Some("counts requests in flight, which Envoy does not report"),
-                "leaky-bucket" => Some("delays requests, which Envoy does not do"),
-                _ => None,
-            };
-            if let Some(why) = why {
-                let what = format!("{called}: {} {why}", algorithm.name());
-                complaints.at(node.line, what, "choose another, such as token-bucket");
-                return None;
-            }
+        let why = match algorithm.name() {
+            "concurrency" => Some("counts requests in flight, which Envoy does not report"),
+            "leaky-bucket" => Some("delays requests, which Envoy does not do"),
+            _ => None,
+        };
+        if let Some(why) = why {
+            let what = format!("{called}: {} {why}", algorithm.name());
+            complaints.at(fields.line_of("algorithm"), what, "choose another, such as token-bucket");
+            return None;
         }
         options::refuse_others(fields, called, algorithm);
         let mut policy = PolicySpec::new(algorithm, requests, unit.map(Unit::span));

@@ -131,7 +131,7 @@ impl Charge {
 }
 
 /// A descriptor with a rate limit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a separate option in the file")]
 pub struct Rule {
     /// The domain's name.

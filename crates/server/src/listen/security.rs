@@ -82,7 +82,7 @@ impl ListenerSecurity {
     /// When other machines can reach the listener and no access file protects it.
     pub fn door_by_address(&self, option: &'static str, address: SocketAddr) -> Result<Door, StartError> {
         let is_local = address.ip().to_canonical().is_loopback();
-        if !is_local && !self.insecure && self.access.path().is_none() {
+        if !is_local && !self.insecure && self.access.path.is_none() {
             return Err(StartError::Exposed { option, address, lacks: Lacks::Addresses });
         }
         Ok(Door::new(Arc::clone(&self.access), is_local))

@@ -109,7 +109,7 @@ impl Above {
 /// TLS with the current contents of the files.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    files: TlsFiles,
+    pub files: TlsFiles,
     /// When the first certificate of the chain expires, in seconds since 1970; 0 if it does not say.
     expires: AtomicU64,
     /// By the number of [`Above`].
@@ -136,10 +136,6 @@ impl Tls {
     /// When the first certificate of the chain in force expires, in seconds since 1970.
     pub fn expires(&self) -> Option<u64> {
         Some(self.expires.load(Ordering::Relaxed)).filter(|at| *at > 0)
-    }
-
-    pub fn files(&self) -> &TlsFiles {
-        &self.files
     }
 
     /// The configuration for a new connection.

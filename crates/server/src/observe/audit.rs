@@ -82,7 +82,7 @@ pub struct Audit {
     recent: Mutex<VecDeque<Arc<Action>>>,
     /// The last block and the last override of each limit and key, unless it was ended.
     orders: Mutex<Orders>,
-    writer: Option<Writer>,
+    writer: Writer,
     lost: OnceAMinute,
 }
 
@@ -111,11 +111,8 @@ impl Orders {
 type Order = (&'static str, String, String);
 
 /// The thread that writes the file: a file system may hang, and a thread that serves must not.
-#[derive(Debug)]
-struct Writer {
-    lines: Option<mpsc::SyncSender<Arc<Action>>>,
-    thread: Option<JoinHandle<()>>,
-}
+#[derive(Debug, Default)]
+struct Writer(Option<(mpsc::SyncSender<Arc<Action>>, JoinHandle<()>)>);
 
 impl Audit {
     /// Appends to this file, which only its owner may read if it is new. A file that was moved away is created again.
@@ -132,7 +129,7 @@ impl Audit {
                 }
             }
         })?;
-        Ok(Self { writer: Some(Writer { lines: Some(lines), thread: Some(thread) }), ..Self::default() })
+        Ok(Self { writer: Writer(Some((lines, thread))), ..Self::default() })
     }
 
     /// Records an action at this time.
@@ -140,13 +137,14 @@ impl Audit {
         let action = Arc::new(Action { time_ms: now.get() / 1_000_000, ..action });
         let Action { client, action: did, limit, key, value, for_ms, note, .. } = &*action;
         tracing::info!(client, action = did, limit, ?key, value, for_ms, ?note, "operator");
-        if let Some(lines) = self.writer.as_ref().and_then(|writer| writer.lines.as_ref()) {
-            // A thread that serves never waits for a disk. The thread that writes ends only after the sender.
-            if lines.try_send(Arc::clone(&action)).is_err() && self.lost.is_due(now) {
-                tracing::error!(
-                    "the audit file is {WAITING} actions behind: those that follow are only in this log"
-                );
-            }
+        // A thread that serves never waits for a disk. The thread that writes ends only after the sender.
+        if let Some((lines, _)) = &self.writer.0
+            && lines.try_send(Arc::clone(&action)).is_err()
+            && self.lost.is_due(now)
+        {
+            tracing::error!(
+                "the audit file is {WAITING} actions behind: those that follow are only in this log"
+            );
         }
         self.remember(&action);
         let mut recent = self.kept();
@@ -194,9 +192,9 @@ impl Audit {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // The end of the channel ends the thread, after the lines that wait.
-        drop(self.lines.take());
-        if let Some(thread) = self.thread.take() {
+        if let Some((lines, thread)) = self.0.take() {
+            // The end of the channel ends the thread, after the lines that wait.
+            drop(lines);
             // A panic has already logged itself.
             let _ = thread.join();
         }

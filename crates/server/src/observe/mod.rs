@@ -3,8 +3,6 @@
 #[cfg(feature = "webhook")]
 mod agent;
 pub mod audit;
-#[cfg(test)]
-pub(crate) mod captured_log;
 pub mod heavy;
 pub mod history;
 pub(crate) mod latency;

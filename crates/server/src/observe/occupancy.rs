@@ -34,12 +34,7 @@ impl Occupancy {
         let stats = keyed.map(|limit| (limit.spec().name.as_str(), limit.limiter().stats()));
         let throttle = (THROTTLE, service.throttle().limiter().stats());
         for (name, stats) in stats.chain([throttle]) {
-            if !self.seen.contains_key(name) {
-                self.seen.insert(name.to_owned(), Seen::default());
-            }
-            if let Some(seen) = self.seen.get_mut(name) {
-                seen.look(name, &stats, service);
-            }
+            self.seen.entry(name.to_owned()).or_default().look(name, &stats, service);
         }
         // Drops limits that no longer exist, so there are never more entries than limits.
         self.seen.retain(|name, _| name == THROTTLE || limits.limit(name.as_bytes()).is_some());

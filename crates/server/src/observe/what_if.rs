@@ -39,7 +39,7 @@ pub struct Estimate {
 }
 
 /// A key of the trace that is denied, or was.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WhatIfKey {
     /// Its hash in the trace.
     pub hash: String,
@@ -111,12 +111,6 @@ struct Replay<'a> {
     hash: &'a dyn Fn(&str) -> Option<u64>,
 }
 
-/// How a key of the rules is held.
-enum Own {
-    Policy(Policy),
-    Denied,
-}
-
 /// Sums over keys, with the sums of squares for the margins.
 #[derive(Default)]
 struct Sums {
@@ -185,7 +179,8 @@ impl Replay<'_> {
         let since = self.counted_since(&mut notes);
         let (mut was, mut would) = (Sums::default(), Sums::default());
         for events in events.chunk_by(|one, other| one.key == other.key) {
-            let key = self.key(events, policy, own.get(&events[0].key), since);
+            let own = own.get(&events[0].key).copied().unwrap_or(Some(policy));
+            let key = self.key(events, own, policy, since);
             if key.requests == 0 {
                 continue;
             }
@@ -213,17 +208,14 @@ impl Replay<'_> {
     }
 
     /// Replays the requests of one key. Requests before `since` change the state, and are not counted.
-    fn key(&self, events: &[&Event], policy: Policy, own: Option<&Own>, since: u64) -> WhatIfKey {
-        let policy = if let Some(Own::Policy(own)) = own { *own } else { policy };
-        let is_denied = matches!(own, Some(Own::Denied));
+    fn key(&self, events: &[&Event], policy: Option<Policy>, general: Policy, since: u64) -> WhatIfKey {
+        let (is_denied, policy) = (policy.is_none(), policy.unwrap_or(general));
         let mut state = vec![0; policy.words()];
         let hash = events[0].key;
         let mut told = WhatIfKey {
             hash: format!("{hash:016x}"),
             name: self.recording.names.get(&hash).cloned(),
-            requests: 0,
-            was_denied: 0,
-            would_deny: 0,
+            ..WhatIfKey::default()
         };
         for event in events {
             let now = Nanos::new(event.time);
@@ -246,19 +238,15 @@ impl Replay<'_> {
         told
     }
 
-    /// The keys that the rules name, by their hashes.
-    fn own(&self, notes: &mut Vec<String>) -> HashMap<u64, Own> {
+    /// The policies of the keys that the rules name, by their hashes; `None` for a key that they deny.
+    fn own(&self, notes: &mut Vec<String>) -> HashMap<u64, Option<Policy>> {
+        let overrides = self.spec.overrides.iter().map(|(key, own)| (key, own.policy().map(Some)));
+        let named = overrides.chain(self.spec.deny.iter().map(|key| (key, Ok(None))));
         let (mut own, mut unknown) = (HashMap::new(), 0);
-        for (key, policy) in &self.spec.overrides {
-            match ((self.hash)(key), policy.policy()) {
-                (Some(hash), Ok(policy)) => drop(own.insert(hash, Own::Policy(policy))),
+        for (key, policy) in named {
+            match ((self.hash)(key), policy) {
+                (Some(hash), Ok(policy)) => drop(own.insert(hash, policy)),
                 _ => unknown += 1,
-            }
-        }
-        for key in &self.spec.deny {
-            match (self.hash)(key) {
-                Some(hash) => drop(own.insert(hash, Own::Denied)),
-                None => unknown += 1,
             }
         }
         if unknown > 0 {

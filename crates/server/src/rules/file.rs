@@ -5,7 +5,6 @@
 //! another one.
 
 use std::{
-    ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::{MetadataExt as _, fchown},
@@ -46,16 +45,12 @@ pub(crate) enum SaveError {
     BuiltIn,
     #[error("the file has changed since you read it: load it again, and repeat your change there")]
     Changed,
-    #[error("{}", words(.0))]
+    #[error("the rules have mistakes")]
     Mistakes(Vec<Problem>),
     #[error("{0}")]
     Rejected(#[from] RulesError),
     #[error("{path}: {1}; the file is as it was", path = .0.display())]
     Io(PathBuf, #[source] io::Error),
-}
-
-fn words(mistakes: &[Problem]) -> String {
-    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl RulesFile {
@@ -125,7 +120,7 @@ impl RulesFile {
         self.check(text, keeping)?.map_err(SaveError::Mistakes)?;
         // A link stays a link: what it leads to is changed.
         let path = path.canonicalize().map_err(|error| SaveError::Io(path.to_owned(), error))?;
-        let previous = beside(&path, ".previous");
+        let previous = path.with_added_extension("previous");
         let written = write(&path, &previous, text, || Ok(self.read()?.version == version));
         match written {
             Ok(true) => {
@@ -147,7 +142,7 @@ fn write(
     text: &str,
     is_same: impl FnOnce() -> Result<bool, RulesError>,
 ) -> io::Result<bool> {
-    let new = beside(path, ".new");
+    let new = path.with_added_extension("new");
     let placed = (|| {
         // A crash may have left the file of an earlier change.
         remove(&new)?;
@@ -196,12 +191,6 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(ending);
-    name.into()
 }
 
 fn version(text: &[u8]) -> String {

@@ -123,9 +123,10 @@ fn read_limits(node: &Node, keeping: Keeping, complaints: &Complaints) -> Vec<Li
     let items = match &node.kind {
         Kind::Sequence(items) if !items.is_empty() => items,
         _ => {
-            let what = format!("`limits` is {}", empty_or(node));
+            let is_list = matches!(node.kind, Kind::Sequence(_));
+            let what = if is_list { "an empty list".to_owned() } else { node.describe() };
             let mend = "write at least one limit, as in `- {name: per-user, limit: 100/1m}`";
-            complaints.at(node.line, what, mend);
+            complaints.at(node.line, format!("`limits` is {what}"), mend);
             return Vec::new();
         }
     };
@@ -144,13 +145,6 @@ fn read_limits(node: &Node, keeping: Keeping, complaints: &Complaints) -> Vec<Li
         limits.push(limit);
     }
     limits
-}
-
-fn empty_or(node: &Node) -> String {
-    match &node.kind {
-        Kind::Sequence(items) if items.is_empty() => "an empty list".to_owned(),
-        _ => node.describe(),
-    }
 }
 
 /// One limit, and the line of its name.

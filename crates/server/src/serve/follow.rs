@@ -23,8 +23,8 @@ pub(crate) async fn follow(
     events: Arc<Events>,
 ) {
     let watch = |paths: Vec<PathBuf>| Watch::new(move || Some(paths.clone()), MAX_BYTES);
-    let tls = security.tls.as_ref().map(|tls| watch(tls.files().paths()));
-    let access = security.access.path().map(|path| watch(vec![path.clone()]));
+    let tls = security.tls.as_ref().map(|tls| watch(tls.files.paths()));
+    let access = security.access.path.as_ref().map(|path| watch(vec![path.clone()]));
     if tls.is_none() && access.is_none() {
         return;
     }

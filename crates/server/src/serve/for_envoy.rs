@@ -47,7 +47,8 @@ impl ForEnvoy {
                 merge_domains: options.envoy_modes.merge_domains,
             })
             .collect();
-        metrics.add_xds(control_planes.iter().map(|client| Arc::clone(&client.stats)).collect());
+        let stats: Vec<_> = control_planes.iter().map(|client| Arc::clone(&client.stats)).collect();
+        metrics.add(Arc::new(stats));
         let has_files = options.envoy_config.is_some();
         let (rates, events, grpc) = (Arc::clone(rates), Arc::clone(events), Arc::clone(&metrics.grpc));
         let reference = Arc::new(Reference { rates, events, grpc, has_files });

@@ -220,7 +220,6 @@ impl Listeners<'_> {
         let config = RespConfig {
             password: options.resp_password.clone(),
             max_connections: options.max_connections,
-            max_per_peer: options.max_connections_per_peer,
             idle_timeout: (!options.resp_idle_timeout.is_zero()).then(|| options.resp_idle_timeout.into()),
             threads: options.resp_threads,
             port: address.port(),
@@ -229,7 +228,7 @@ impl Listeners<'_> {
             service: Arc::clone(service),
             door,
             tls: self.security.of("resp").tls,
-            peers: Peers::new(config.max_per_peer, config.max_connections),
+            peers: Peers::new(options.max_connections_per_peer, config.max_connections),
             strangers: Strangers::new("resp"),
             descriptors: Arc::clone(&self.security.descriptors),
             started,

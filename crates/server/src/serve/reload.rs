@@ -55,7 +55,7 @@ pub(crate) struct Reload {
     slow: Duration,
     events: Arc<Events>,
     /// How often the file was loaded or rejected.
-    attempts: watch::Sender<u64>,
+    pub attempts: watch::Sender<u64>,
 }
 
 impl Reload {
@@ -65,19 +65,14 @@ impl Reload {
         let load = move |service: &Service| {
             let Loaded { rules, domains, tokens } = from.load(service.keeping())?;
             let before = service.in_force();
-            let limits = before.limits().follow(rules, service.now())?;
+            let limits = before.limits.follow(rules, service.now())?;
             let count = limits.limits().len();
-            service.set_limits(InForce::new(limits, domains, Some(&before)).with_tokens(tokens));
+            service.set_limits(InForce::new(limits, domains, tokens, Some(&before)));
             Ok(count)
         };
         let load = Arc::new(load);
         let watch = sources.may_change().then(|| sources.watch());
         Self { sources, watch, load, slow: SLOW, events, attempts: watch::Sender::new(0) }
-    }
-
-    /// Signals each attempt to load the file, successful or not, with the number of attempts so far.
-    pub fn attempts(&self) -> watch::Receiver<u64> {
-        self.attempts.subscribe()
     }
 
     /// Loads the file whenever it has changed or a request arrives, until the sender is dropped.
@@ -206,7 +201,7 @@ mod tests {
             let _ = hung.lock().unwrap().recv();
             Ok(3)
         });
-        let mut attempts = reload.attempts();
+        let mut attempts = reload.attempts.subscribe();
         let (orders, receiver) = mpsc::channel(1);
         let following = tokio::spawn(reload.follow(service, Duration::from_secs(1_000), receiver));
         orders.send(None).await.unwrap();

@@ -187,7 +187,7 @@ impl Server {
         #[cfg(feature = "grpc")]
         let for_envoy = ForEnvoy::new(&options, &sources, &rates, &events, &reload_orders.0, &mut metrics);
         if let Some(telemetry) = &options.telemetry {
-            telemetry.export(metrics.sources());
+            telemetry.export(&metrics.sources);
         }
         let app = Arc::new(App {
             service: Arc::clone(&service),
@@ -243,7 +243,7 @@ impl Server {
 
     /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
     pub fn reloads(&self) -> watch::Receiver<u64> {
-        self.reload.attempts()
+        self.reload.attempts.subscribe()
     }
 
     /// The service with the limits.
@@ -335,9 +335,9 @@ impl Server {
 }
 
 fn descriptor_service(options: &Options, service: &Arc<Service>) -> DescriptorService {
-    DescriptorService::new(Arc::clone(service), options.envoy_consume, options.envoy_headers.clone())
-        .with_vendor(options.vendor_headers)
-        .with_modes(options.envoy_modes)
+    let Options { envoy_consume, envoy_headers, envoy_modes, vendor_headers, .. } = options;
+    let (service, fields) = (Arc::clone(service), envoy_headers.clone());
+    DescriptorService::new(service, *envoy_consume, fields, *envoy_modes, *vendor_headers)
 }
 
 /// Waits until all listeners have ended, for at most the grace. `open` counts the connections of HTTP.
@@ -472,19 +472,18 @@ fn make_service(
         .allowing(options.throttle.clone())
         .with_top_keys(top_keys)
         .watched_by(&watchers);
-    let in_force = InForce::new(limits, domains, None).with_tokens(tokens);
+    let in_force = InForce::new(limits, domains, tokens, None);
     let audit = match options.audit.clone() {
         None => Audit::default(),
         Some(path) => {
             Audit::appending_to(path.clone()).map_err(|source| StartError::Audit { path, source })?
         }
     };
-    let service = Service::new(in_force, throttle, clock).with_audit(audit);
-    Ok(service
-        .with_reservations(options.max_reservations)
-        .with_history(options.history_memory)
-        .with_trace(trace)
-        .that_needs_rules(options.envoy_await_rules))
+    let mut service =
+        Service::new(in_force, throttle, clock).with_reservations(options.max_reservations).with_trace(trace);
+    service.history = history::History::new(options.history_memory);
+    (service.audit, service.needs_rules) = (audit, options.envoy_await_rules);
+    Ok(service)
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl State {
         let Some(path) = path else { return Ok(None) };
         let refused = |source: StatePathError| StartError::State { path: path.clone(), source };
         let file = StateFile::open(&path).map_err(refused)?;
-        let found = match state_file::check(file.path()) {
+        let found = match state_file::check(&file.path) {
             Ok(found) => found,
             Err(StateError::Io(source)) => return Err(refused(source.into())),
             // A server did not write this file, so it must not be touched.
@@ -110,7 +110,7 @@ impl State {
     /// Restores the states in the file, or with a store, the number of servers.
     pub fn restore(&self, service: &Service) {
         let Some(found) = &self.found else { return };
-        let file = self.file.path().display();
+        let file = self.file.path.display();
         if let Some(shared) = service.store() {
             if let Some(nodes) = found.nodes() {
                 shared.store().recall_nodes(nodes);
@@ -124,7 +124,7 @@ impl State {
             }
             return;
         }
-        match state_file::restore(self.file.path(), service, service.now()) {
+        match state_file::restore(&self.file.path, service, service.now()) {
             Ok(Restored { states, dropped }) => tracing::info!(%file, states, dropped, "state restored"),
             Err(error) => {
                 tracing::error!(%file, %error, "the state file changed while it was read: not all of it was restored");
@@ -135,7 +135,7 @@ impl State {
     /// Writes the file. A failure is logged, and the file stays as it was. Returns whether it was written.
     pub fn write(&self, service: &Service) -> bool {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = self.file.path().display();
+        let file = self.file.path.display();
         match (self.write)(&self.file, service) {
             Ok(bytes) => {
                 self.events.state_writes.fetch_add(1, Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl State {
             let mut write = spawn_blocking(move || state.write(&service));
             if timeout(self.slow, &mut write).await.is_err() {
                 self.failed();
-                let (file, seconds) = (self.file.path().display(), self.slow.as_secs());
+                let (file, seconds) = (self.file.path.display(), self.slow.as_secs());
                 tracing::error!(%file, seconds, "the state is still being written; the disk may hang");
                 // A panic while writing has already logged itself.
                 let _ = write.await;
@@ -194,7 +194,7 @@ impl State {
             return written.unwrap_or(false);
         }
         self.failed();
-        let file = self.file.path().display();
+        let file = self.file.path.display();
         tracing::error!(%file, "the state was not written in time; the file is unchanged");
         false
     }

@@ -8,10 +8,10 @@ use std::{
 };
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use ring::digest;
 use tidegate_flow::sources::yaml;
 
 use super::{Rules, is_name};
+use crate::listen::access::{digest_of, hex};
 
 /// Applications that may have rules.
 const MAX_APPS: usize = 256;
@@ -138,9 +138,7 @@ impl Pushed {
 
 /// Rules of the same text have the same version, also after a restart.
 fn version(text: &str) -> String {
-    let digest = digest::digest(&digest::SHA256, text.as_bytes());
-    let first = digest.as_ref().iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte));
-    format!("{first:016x}")
+    hex(&digest_of(text.as_bytes())[..8])
 }
 
 /// Replaces a file. The old one is kept as `….yaml.previous`.

@@ -8,7 +8,7 @@ use super::{layout::layout, shown};
 use crate::edges::http::App;
 
 pub(super) fn page(app: &App) -> Markup {
-    let actions = app.service.audit().recent();
+    let actions = app.service.audit.recent();
     let now = app.service.now().get() / 1_000_000;
     let ago = |time| format!("{}\u{a0}ago", whole_seconds(Duration::from_millis(now.saturating_sub(time))));
     let text = |value: &Option<String>| value.as_deref().map(shown::text);

@@ -19,27 +19,17 @@ pub(super) fn most(points: &[Pair]) -> u64 {
 
 /// A minute of seconds, for the cell of a table.
 pub(super) fn minute(points: &[Pair], words: &str) -> Markup {
-    chart(points, 60, Size { width: 120, height: 28, steps: 60 }, words)
+    chart(points, 60, 60, [120, 28], words)
 }
 
 /// A large chart with its text above it.
 pub(super) fn figure(points: &[Pair], full: usize, steps: usize, words: &str) -> Markup {
-    let size = Size { width: 720, height: 120, steps };
-    html! { figure { figcaption { (words) } (chart(points, full, size, words)) } }
+    html! { figure { figcaption { (words) } (chart(points, full, steps, [720, 120], words)) } }
 }
 
-/// The dimensions of a chart.
-#[derive(Clone, Copy)]
-struct Size {
-    width: usize,
-    height: usize,
-    /// The maximum number of bars. If there are more steps, several are added up.
-    steps: usize,
-}
-
-/// A chart with an equivalent text. Its whole width stands for `full` points, so a short history is at the right.
-fn chart(points: &[Pair], full: usize, size: Size, words: &str) -> Markup {
-    let Size { width, height, steps } = size;
+/// A chart with an equivalent text. Its whole width stands for `full` points, so a short history is at the right. If there are more
+/// of them than `steps`, several are added up for a bar.
+fn chart(points: &[Pair], full: usize, steps: usize, [width, height]: [usize; 2], words: &str) -> Markup {
     let each = full.div_ceil(steps).max(1);
     let sums: Vec<Pair> = points.rchunks(each).rev().map(sum).collect();
     let most = most(&sums).max(1);

@@ -1,12 +1,6 @@
 //! One limit in use: the only place that makes and counts a single decision, wherever the states are.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, HashSet},
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tidegate_core::{Decision, DenialReason, Nanos, Policy, PolicyError};
@@ -21,7 +15,6 @@ use crate::{
     },
     observe::{
         heavy::Top,
-        latency,
         trace::{Tap, Verdict},
         usage::{Ledger, Use},
     },
@@ -29,12 +22,13 @@ use crate::{
 };
 
 /// One limit in use. Its states are in this server's memory or in a shared store.
+#[derive(Clone)]
 pub struct Limit {
     pub(super) spec: LimitSpec,
     /// The maximum number of keys; `None` if it follows the use.
     pub(super) max_keys: Option<usize>,
     /// The part that survives a change of the rules.
-    pub(super) memory: Arc<Memory>,
+    pub(crate) memory: Arc<Memory>,
     /// `None` if the states are in `memory`. Otherwise `memory` only records blocked keys.
     pub(super) store: Option<Arc<StoreLimit>>,
     /// Keeps what chosen keys ask.
@@ -141,15 +135,8 @@ impl Limit {
     /// This limit with the numbers of another policy of the same algorithm and window. The states are shared.
     pub(crate) fn with_numbers(&self, policy: PolicySpec) -> Result<Self, PolicyError> {
         let own = Some(policy.policy()?);
-        Ok(Self {
-            spec: LimitSpec { policy, ..self.spec.clone() },
-            max_keys: self.max_keys,
-            memory: Arc::clone(&self.memory),
-            store: None,
-            tap: self.tap.clone(),
-            observers: self.observers.clone(),
-            own,
-        })
+        let spec = LimitSpec { policy, ..self.spec.clone() };
+        Ok(Self { spec, store: None, own, ..self.clone() })
     }
 
     /// Takes `cost` from a limit in the store if this server can decide without asking the store: from an allotment that it
@@ -321,7 +308,7 @@ impl Limit {
                 let done = Decision::allow(decision.standing());
                 self.count_taken(key, &done, now);
                 if let Some(tap) = &self.tap {
-                    tap.see_other(key, cost, Verdict::Charged, now);
+                    tap.add(key, cost, Verdict::Charged, None, now);
                 }
             }
             Act::Peek | Act::Refund => {}
@@ -376,11 +363,6 @@ impl Limit {
         });
     }
 
-    /// How often keys have reached each threshold.
-    pub(crate) fn threshold_events(&self) -> BTreeMap<u8, u64> {
-        self.memory.thresholds.counts()
-    }
-
     /// Looks at one of the sample: who asked, and how long it took since its edge had it.
     #[cold]
     fn sample(&self, key: &[u8], decision: &Decision, now: Nanos) {
@@ -394,17 +376,13 @@ impl Limit {
     #[inline]
     fn see_refund(&self, key: &[u8], cost: u64, now: Nanos) {
         if let Some(ledger) = &self.observers.usage {
-            ledger.add(
-                &self.spec.name,
-                key,
-                Use { used: -i64::try_from(cost).unwrap_or(i64::MAX), ..Use::default() },
-                now,
-            );
+            let used = -i64::try_from(cost).unwrap_or(i64::MAX);
+            ledger.add(&self.spec.name, key, Use { used, ..Use::default() }, now);
         }
         if let Some(tap) = &self.tap
             && cost > 0
         {
-            tap.see_other(key, cost, Verdict::Refunded, now);
+            tap.add(key, cost, Verdict::Refunded, None, now);
         }
     }
 
@@ -413,11 +391,6 @@ impl Limit {
         let trace = watchers.trace.as_ref();
         self.tap = trace.and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
         self.observers.clone_from(watchers);
-    }
-
-    /// How many decisions of the sample took how long, by [`latency::BOUNDS`].
-    pub(crate) fn latency(&self) -> [u64; latency::BUCKETS] {
-        self.memory.latency.counts()
     }
 
     /// The `most` keys with the most recent requests, and those with the most recent denials. `None` if no names are kept: the
@@ -431,7 +404,7 @@ impl Limit {
         let by_operator = match &self.store {
             None => self.memory.overrides.get(key).map(|own| own.policy),
             Some(store) => {
-                store.orders().override_of(key).and_then(|quota| self.spec.policy.with_quota(&quota).ok())
+                store.orders.override_of(key).and_then(|quota| self.spec.policy.with_quota(&quota).ok())
             }
         };
         if let Some(own) = by_operator {
@@ -439,11 +412,6 @@ impl Limit {
         }
         let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
         Cow::Borrowed(own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy))
-    }
-
-    /// Removes the overrides that have expired.
-    pub(crate) fn end_overrides_due(&self, now: Nanos) {
-        self.memory.end_overrides_due(now);
     }
 
     /// Whether the rules deny this key permanently.

@@ -17,12 +17,12 @@ use crate::{
 };
 
 /// The states of a limit and its counters. If the states are in a store, the limiter only records blocked keys.
-pub(super) struct Memory {
+pub(crate) struct Memory {
     pub limiter: KeyedLimiter<()>,
     pub counts: Counts,
     pub heavy: HeavyKeys,
     /// The quotas that operators gave single keys.
-    pub overrides: RuntimeOverrides,
+    pub(super) overrides: RuntimeOverrides,
     /// Of a sample of the decisions.
     pub latency: Latency,
     pub thresholds: Thresholds,

@@ -143,7 +143,7 @@ impl Limit {
             all.truncate(most);
             return (count, all);
         };
-        let (count, given) = store.orders().list(OrderKind::Override, most);
+        let (count, given) = store.orders.list(OrderKind::Override, most);
         let shown =
             |given: GivenOrder| Some((String::from_utf8_lossy(&given.key).into_owned(), self.given(&given)?));
         (count, given.into_iter().filter_map(shown).collect())
@@ -152,7 +152,7 @@ impl Limit {
     /// The quota that an operator gave a key.
     pub(crate) fn runtime_override(&self, key: &str) -> Option<RuntimeOverride> {
         let Some(store) = &self.store else { return self.memory.overrides.get(key.as_bytes()) };
-        self.given(&store.orders().get(OrderKind::Override, key.as_bytes())?)
+        self.given(&store.orders.get(OrderKind::Override, key.as_bytes())?)
     }
 
     fn given(&self, order: &GivenOrder) -> Option<RuntimeOverride> {

@@ -199,7 +199,8 @@ enum Status {
 
 /// The reservations of a server, in shards with a lock each, so that a copy and the end of many take no lock for long.
 pub(crate) struct Reservations {
-    most: usize,
+    /// The maximum number.
+    pub most: usize,
     /// How many there are in all shards.
     len: AtomicUsize,
     shards: Vec<Mutex<Shard>>,
@@ -233,11 +234,6 @@ impl Reservations {
     /// How many are open or remembered.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
-    }
-
-    /// The maximum number.
-    pub fn most(&self) -> usize {
-        self.most
     }
 
     /// Whether there is room for another one.

@@ -26,12 +26,6 @@ impl Answer {
         self.decision.is_allowed() || self.limit.spec().shadow
     }
 
-    /// Whether this is a soft limit that is exceeded.
-    #[must_use]
-    pub fn exceeds_softly(&self) -> bool {
-        self.limit.spec().soft && self.decision.is_denied()
-    }
-
     /// After how long a retry would be admitted; `None` for admitted work, and if the wait is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         if self.is_allowed() { None } else { self.decision.retry_after() }

@@ -11,35 +11,23 @@ use crate::{
 /// The limits that a server enforces, and the descriptors that lead to some of them. Replaced as a whole when
 /// the rules change.
 pub struct InForce {
-    limits: Limits,
-    descriptors: Descriptors,
-    tokens: Vec<TokenRule>,
+    pub(crate) limits: Limits,
+    pub(crate) descriptors: Descriptors,
+    /// Rules for tokens, whose limits are among these.
+    pub(crate) tokens: Vec<TokenRule>,
 }
 
 impl InForce {
     /// These limits, and the descriptors of `domains`, whose rules keep their counts from `before`.
-    pub(crate) fn new(limits: Limits, domains: Domains, before: Option<&Self>) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        domains: Domains,
+        tokens: Vec<TokenRule>,
+        before: Option<&Self>,
+    ) -> Self {
         let before = before.map(|before| &before.descriptors);
         let descriptors = Descriptors::new(domains, |name| limits.limit(name.as_bytes()), before);
-        Self { limits, descriptors, tokens: Vec::new() }
-    }
-
-    /// The same with rules for tokens, whose limits are among these.
-    pub(crate) fn with_tokens(self, tokens: Vec<TokenRule>) -> Self {
-        Self { tokens, ..self }
-    }
-
-    /// The rules for tokens.
-    pub(crate) fn tokens(&self) -> &[TokenRule] {
-        &self.tokens
-    }
-
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    pub(crate) fn descriptors(&self) -> &Descriptors {
-        &self.descriptors
+        Self { limits, descriptors, tokens }
     }
 }
 

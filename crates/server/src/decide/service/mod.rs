@@ -74,21 +74,22 @@ impl DeniedKey {
 pub struct Service {
     in_force: ArcSwap<InForce>,
     throttle: Throttle,
-    reservations: Reservations,
+    pub(crate) reservations: Reservations,
     clock: Arc<dyn Clock>,
     store: Option<Arc<SharedStore>>,
-    history: History,
+    pub(crate) history: History,
     trace: Option<Arc<Trace>>,
-    audit: Audit,
+    /// Operators' actions.
+    pub(crate) audit: Audit,
     /// Whether it is not ready without a rule for Envoy.
-    needs_rules: bool,
+    pub(crate) needs_rules: bool,
 }
 
 impl Service {
     /// A service with these limits (shared, if they have a store) and a table for the keys of `CL.THROTTLE`.
     pub fn new(limits: impl Into<InForce>, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
         let in_force = limits.into();
-        let store = in_force.limits().shared().cloned();
+        let store = in_force.limits.shared().cloned();
         let history = History::default();
         let reservations = Reservations::new(MOST_RESERVATIONS);
         Self {
@@ -104,36 +105,14 @@ impl Service {
         }
     }
 
-    /// The same, which is ready only while there is a rule for Envoy.
-    #[must_use]
-    pub(crate) fn that_needs_rules(self, needs_rules: bool) -> Self {
-        Self { needs_rules, ..self }
-    }
-
     /// The same with room for at most `most` reservations.
     pub fn with_reservations(self, most: usize) -> Self {
         Self { reservations: Reservations::new(most), ..self }
     }
 
-    /// The same with a history of at most `max_bytes`.
-    pub fn with_history(self, max_bytes: u64) -> Self {
-        Self { history: History::new(max_bytes), ..self }
-    }
-
     /// The same service with the trace that its limits and `CL.THROTTLE` [report to](crate::DecisionObservers).
     pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
         Self { trace, ..self }
-    }
-
-    /// The same with this record of what operators do.
-    #[must_use]
-    pub(crate) fn with_audit(self, audit: Audit) -> Self {
-        Self { audit, ..self }
-    }
-
-    /// Operators' actions.
-    pub(crate) fn audit(&self) -> &Audit {
-        &self.audit
     }
 
     /// The trace; `None` if none is kept.
@@ -285,7 +264,7 @@ impl Service {
     pub fn end_overrides_due(&self) {
         let now = self.now();
         for limit in self.limits().limits() {
-            limit.end_overrides_due(now);
+            limit.memory.end_overrides_due(now);
         }
     }
 

@@ -31,7 +31,7 @@ impl Service {
     /// Whether the store and the rules let this server work. If a cluster fails in part, most keys are decided normally: that counts as
     /// degraded, with any `on_error`.
     pub fn readiness(&self) -> Readiness {
-        if self.needs_rules && self.in_force().descriptors().domains.is_empty() {
+        if self.needs_rules && self.in_force().descriptors.domains.is_empty() {
             return Readiness::NoRules;
         }
         let health = self.store().map_or(Health::Up, |shared| shared.store().health());

@@ -8,7 +8,7 @@ use super::{
     joint::{Decided, take_in_memory},
     reserve_in_store::reserved_in_store,
 };
-use crate::decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError, Reservations};
+use crate::decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError};
 
 #[cfg(test)]
 mod model;
@@ -27,11 +27,6 @@ fn estimate(part: &JointPart<'_>, now: Nanos) -> Estimate {
 }
 
 impl Service {
-    /// The reservations that are open or remembered.
-    pub(crate) fn reservations(&self) -> &Reservations {
-        &self.reservations
-    }
-
     /// Takes an estimate from each limit if all admit, and keeps it under an id for `ttl`. `None` if a limit denied: then
     /// nothing was taken.
     ///

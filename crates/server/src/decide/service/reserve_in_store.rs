@@ -29,7 +29,7 @@ impl Service {
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         let random = Id::random().ok_or(Refusal::Reservation(ReservationError::NoId))?;
         let kept: Vec<_> = parts.iter().map(|part| Part::new(part.limit.spec(), part.key)).collect();
-        let (text, most) = (text_of(&kept), self.reservations().most());
+        let (text, most) = (text_of(&kept), self.reservations.most);
         self.take_in_store(parts, now, async |parts| {
             store.reserve(random.0, parts, &text, ttl.into(), most).await
         })
@@ -59,7 +59,7 @@ impl Service {
         let (id, decisions) = match take(&asked).await {
             Ok(Reserved::Decided(id, decisions)) => (id, decisions),
             Ok(Reserved::Full) => {
-                return refuse(ReservationError::TooMany { most: self.reservations().most() });
+                return refuse(ReservationError::TooMany { most: self.reservations.most });
             }
             Ok(Reserved::Unknown) => return refuse(ReservationError::Unknown),
             Ok(Reserved::Ended) => return refuse(ReservationError::Ended),

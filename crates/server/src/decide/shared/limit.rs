@@ -31,11 +31,13 @@ const QUOTA_KEYS: usize = 1 << 8;
 pub struct StoreLimit {
     general: SharedLimit,
     overridden: HashMap<Box<[u8]>, SharedLimit>,
-    shares_calls: bool,
+    /// Whether requests for many keys should share a call: the store makes each decision, and has no part that could hold up the
+    /// answers of the others.
+    pub(crate) shares_calls: bool,
     spec: LimitSpec,
     deadline: Timeout,
     /// The orders of operators about keys, at any server.
-    orders: Arc<LimitOrders>,
+    pub(crate) orders: Arc<LimitOrders>,
     /// By the quota of an operator's override; `None` for one that the limit cannot use.
     by_quota: Mutex<HashMap<Arc<str>, Option<SharedLimit>>>,
 }
@@ -106,11 +108,6 @@ impl StoreLimit {
         Some(denied.because(DenialReason::Blocked))
     }
 
-    /// The orders about this limit's keys.
-    pub(crate) fn orders(&self) -> &LimitOrders {
-        &self.orders
-    }
-
     pub(crate) async fn order(
         &self,
         key: &[u8],
@@ -162,12 +159,6 @@ impl StoreLimit {
             limit.acquire_many_by(run, left_of(&limit, spent)).await
         });
         join_all(asked).await.into_iter().flatten().collect()
-    }
-
-    /// Whether requests for many keys should share a call: the store makes each decision, and has no part that could hold up the
-    /// answers of the others.
-    pub(crate) fn shares_calls(&self) -> bool {
-        self.shares_calls
     }
 
     /// Charges `cost`, whether it fits or not.

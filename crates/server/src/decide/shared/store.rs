@@ -70,7 +70,7 @@ impl SharedStore {
             |error: io::Error| StoreError::Refused(format!("no thread for the store: {error}").into());
         let thread = if address.is_cluster() { None } else { Some(StoreThread::start().map_err(refused)?) };
         let store = {
-            let _within = thread.as_ref().map(|thread| thread.runtime().enter());
+            let _within = thread.as_ref().map(|thread| thread.runtime.enter());
             Store::named(address, prefix, &format!("{name} {VERSION}"))?
         };
         Ok(Self {

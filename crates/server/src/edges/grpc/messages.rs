@@ -10,7 +10,7 @@ use std::{
 
 use axum::http::Request;
 use bytes::{Buf, Bytes, BytesMut};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, Incoming};
 use prost::decode_length_delimiter;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -181,10 +181,6 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
 
     fn is_end_stream(&self) -> bool {
         self.arrived.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
     }
 }
 

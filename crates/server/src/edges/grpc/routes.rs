@@ -1,6 +1,6 @@
 //! Maps paths to services.
 
-use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::http::{HeaderMap, Request, Response, header};
 use envoy_types::pb::envoy::service::{
@@ -88,28 +88,23 @@ impl<H: Health> Routes<H> {
         request: Request<Incoming>,
         caller: Caller<'_>,
     ) -> Result<Response<Body>, Infallible> {
-        let response = self.follow(request, caller).await?;
+        let service = self.shared.rates.service();
+        let telemetry = self.shared.telemetry.as_deref().filter(|_| request.uri().path() == FOLLOWED);
+        let traced = telemetry.map(|telemetry| (telemetry.call(&request), service.now()));
+        let answer = pin!(self.answer(request, caller));
+        let response = match &traced {
+            None => answer.await?,
+            Some((traced, _)) => traced.within(answer).await?,
+        };
+        if let Some((traced, started)) = traced {
+            traced.ended(&response, service.now().saturating_since(started));
+        }
         // The end of a stream comes later; its errors are for the client alone.
         if let Some(status) = Status::from_header_map(response.headers())
             && status.code() != Code::Ok
         {
-            self.shared.stats.errors.add(&status, self.shared.rates.service().now());
+            self.shared.stats.errors.add(&status, service.now());
         }
-        Ok(response)
-    }
-
-    async fn follow(
-        &self,
-        request: Request<Incoming>,
-        caller: Caller<'_>,
-    ) -> Result<Response<Body>, Infallible> {
-        let telemetry = self.shared.telemetry.as_deref().filter(|_| request.uri().path() == FOLLOWED);
-        let Some(telemetry) = telemetry else { return self.answer(request, caller).await };
-        let service = self.shared.rates.service();
-        let started = service.now();
-        let traced = telemetry.call(&request);
-        let response = traced.within(self.answer(request, caller)).await?;
-        traced.ended(&response, service.now().saturating_since(started));
         Ok(response)
     }
 

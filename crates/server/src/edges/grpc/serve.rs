@@ -83,7 +83,7 @@ pub(crate) async fn serve(
     let routes =
         Arc::new(Routes::new(shared, Quotas::new(events), health, Strangers::new(connections.bounds.name)));
     let http = builder();
-    let serve = |Accepted { io, calls, peer, open }| {
+    let serve = |Accepted { io, calls, peer }| {
         let (routes, http, tls) = (Arc::clone(&routes), http.clone(), security.config(Above::Grpc));
         let (stats, mut stop) = (Arc::clone(&stats), stop.clone());
         async move {
@@ -126,12 +126,9 @@ pub(crate) async fn serve(
                 }
                 () = calls.never_begin(FIRST_CALL) => tracing::debug!(%peer, "connection without a call"),
             }
-            drop(open);
         }
     };
-    let mut open = JoinSet::new();
-    connections.each(&mut open, serve).await;
-    while open.join_next().await.is_some() {}
+    connections.serve(serve).await;
 }
 
 /// Polls each call once before it gets a task: where the limits are in memory that is all it takes. The second poll, in the

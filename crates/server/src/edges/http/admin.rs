@@ -28,7 +28,7 @@ use crate::{
         refusal::MOST_OVERRIDES,
         service::{Operation, Operator},
     },
-    observe::{audit::Action, metrics::Format},
+    observe::{audit::Action, metrics::in_format},
     rules::LimitSpec,
     serve::reload::Reloaded,
 };
@@ -46,8 +46,8 @@ pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, request: Reques
                 app.metrics.encode_covered(|limit| caller.concerns(limit))
             };
             let accept = request.headers().get(ACCEPT).and_then(|types| types.to_str().ok());
-            let format = Format::asked(accept);
-            Ok(text(format.of(metrics), format.content_type()))
+            let (metrics, kind) = in_format(accept, metrics);
+            Ok(text(metrics, kind))
         }
         Endpoint::Block => {
             let ask::Block { limit, key, span, note } = ask::read(&body(request).await?)?;
@@ -96,7 +96,7 @@ pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, request: Reques
         Endpoint::Blocks | Endpoint::Overrides => orders::answer(caller, endpoint, request.uri()),
         Endpoint::Explain => orders::explain(caller, request.uri()).await,
         Endpoint::Audit => {
-            let actions = app.service.audit().recent();
+            let actions = app.service.audit.recent();
             let seen = actions.iter().filter(|action| match &action.limit {
                 None => caller.concerns_all(),
                 Some(limit) => caller.concerns(limit),
@@ -129,7 +129,7 @@ pub(super) async fn reload(app: &App, action: Action) -> Answered {
     };
     match tokio::time::timeout(RELOAD_TIME, reloaded).await.ok().flatten() {
         Some(Reloaded::Loaded { limits }) => {
-            app.service.audit().record(app.service.now(), action);
+            app.service.audit.record(app.service.now(), action);
             Ok(answer::json(&json!({"reloaded": true, "limits": limits})))
         }
         Some(Reloaded::Rejected { problems }) => {
@@ -170,7 +170,7 @@ fn rule(limit: &Limit) -> Value {
     let runtime: Map<String, Value> = runtime.collect();
     // Blocks in memory are known by their hashes alone.
     let blocked = limit.store().map(|store| {
-        let (count, given) = store.orders().list(OrderKind::Block, MOST_OVERRIDES);
+        let (count, given) = store.orders.list(OrderKind::Block, MOST_OVERRIDES);
         let keys = given.into_iter().map(|given| {
             let until = json!({"until": given.until.and_then(seconds)});
             (String::from_utf8_lossy(&given.key).into_owned(), until)

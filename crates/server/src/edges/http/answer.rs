@@ -122,7 +122,8 @@ fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<Sta
             headers.insert(name, value);
         }
     }
-    let exceeded: Vec<_> = answers.iter().filter(|answer| answer.exceeds_softly()).collect();
+    let exceeds = |answer: &&Answer| answer.limit.spec().soft && answer.decision.is_denied();
+    let exceeded: Vec<_> = answers.iter().filter(exceeds).collect();
     if !exceeded.is_empty() {
         let names: Vec<_> = exceeded.iter().map(|answer| answer.limit.spec().name.as_str()).collect();
         if let Ok(value) = HeaderValue::from_str(&names.join(", ")) {

@@ -80,7 +80,7 @@ impl App {
 
     /// Adds the header fields of the provider of language models, if one is chosen.
     pub fn for_vendor(&self, answers: &[Answer], mut response: Response<Body>) -> Response<Body> {
-        if let Some(vendor) = self.rates.vendor() {
+        if let Some(vendor) = self.rates.vendor {
             let told = answers.iter().map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
             response.headers_mut().extend(vendor.fields(told, self.service.now()));
         }

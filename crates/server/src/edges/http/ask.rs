@@ -11,7 +11,7 @@ use serde::{
 use serde_path_to_error::{Path, Segment};
 use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
 
-use super::problem::Problem;
+use super::{problem::Problem, query};
 use crate::decide::service;
 
 /// The maximum number of limits in one `all`.
@@ -323,36 +323,21 @@ pub(super) fn admits_errors(uri: &http::Uri) -> bool {
 /// Parses `/v1/check/LIMIT?key=KEY&cost=N&denied=403&errors=admit`, where header fields can replace key and cost. A key is any bytes.
 pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Problem> {
     let limit = request.uri().path().rsplit('/').next().unwrap_or_default();
-    let mut told: [Option<Cow<'_, [u8]>>; 2] = [None, None];
-    let mut denied = StatusCode::TOO_MANY_REQUESTS;
-    for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let at = match name {
-            "key" => 0,
-            "cost" => 1,
-            "denied" => {
-                denied = match value {
-                    "403" => StatusCode::FORBIDDEN,
-                    "429" => StatusCode::TOO_MANY_REQUESTS,
-                    _ => return Err(Problem::at("#", "`denied` must be 403 or 429")),
-                };
-                continue;
-            }
-            "errors" if value == "admit" => continue,
-            "errors" => return Err(Problem::at("#", "`errors` must be `admit`")),
-            _ => {
-                let what = format!("the query has no field `{}`: key, cost, denied, errors", shown(name));
-                return Err(Problem::at("#", what));
-            }
-        };
-        let value = percent_encoding::percent_decode_str(value).into();
-        if told[at].replace(value).is_some() {
-            return Err(Problem::at("#", format!("the query has `{name}` twice")));
-        }
+    let told = query::values(request.uri().query(), ["key", "cost", "denied", "errors"])
+        .map_err(|error| Problem::at("#", error.to_string()))?;
+    let [key, cost, denied, errors] = told.map(|value| value.map(Cow::from));
+    let denied = match denied.as_deref() {
+        None | Some(b"429") => StatusCode::TOO_MANY_REQUESTS,
+        Some(b"403") => StatusCode::FORBIDDEN,
+        Some(_) => return Err(Problem::at("#", "`denied` must be 403 or 429")),
+    };
+    if errors.is_some_and(|errors| *errors != *b"admit") {
+        return Err(Problem::at("#", "`errors` must be `admit`"));
     }
-    for (at, name) in [KEY, COST].into_iter().enumerate() {
+    let mut told = [key, cost];
+    for (told, name) in told.iter_mut().zip([KEY, COST]) {
         for value in request.headers().get_all(name) {
-            if told[at].replace(value.as_bytes().into()).is_some() {
+            if told.replace(value.as_bytes().into()).is_some() {
                 let what =
                     format!("{name} occurs twice, or in addition to the same query field; keep one of them");
                 return Err(Problem::at("#", what));
@@ -367,11 +352,6 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Probl
         })?,
     };
     Ok(InHead { limit, key, cost, denied })
-}
-
-/// The first 16 bytes of a name that a client may have made up, as far as they are whole characters.
-fn shown(name: &str) -> &str {
-    &name[..name.floor_char_boundary(16)]
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub(super) async fn push(caller: &Caller<'_>, request: Request<Incoming>) -> Ans
         parsing(app, move || flow.pushed.push(&push.app, &push.rules, push.version.as_deref())).await?;
     match pushed {
         Ok(version) => {
-            app.service.audit().record(app.service.now(), Action::new(caller.name(), "push").with(&name));
+            app.service.audit.record(app.service.now(), Action::new(caller.name(), "push").with(&name));
             Ok(answer::json(&json!({"pushed": true, "version": version})))
         }
         Err(error) => Err(match error {

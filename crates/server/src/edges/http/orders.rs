@@ -38,10 +38,10 @@ pub(super) fn answer(caller: &Caller<'_>, endpoint: Endpoint, uri: &Uri) -> Answ
 /// server started.
 fn blocks(app: &App, limit: &Limit) -> Vec<Value> {
     let keys: Vec<String> = if let Some(store) = limit.store() {
-        let (_, orders) = store.orders().list(OrderKind::Block, MOST_OVERRIDES);
+        let (_, orders) = store.orders.list(OrderKind::Block, MOST_OVERRIDES);
         orders.into_iter().map(|order| String::from_utf8_lossy(&order.key).into_owned()).collect()
     } else {
-        app.service.audit().keys_of("block", &limit.spec().name)
+        app.service.audit.keys_of("block", &limit.spec().name)
     };
     keys.iter().filter_map(|key| block(app, limit, key)).collect()
 }
@@ -72,7 +72,7 @@ fn own_quota(app: &App, limit: &Limit, key: &str, own: &RuntimeOverride) -> Valu
 /// An order in force. Who gave it, since when and why is null if another server took it, or this one before its last start.
 fn order(app: &App, kind: &'static str, limit: &Limit, key: &str, until: Option<Nanos>) -> Value {
     let limit = &limit.spec().name;
-    let given = app.service.audit().order(kind, limit, key);
+    let given = app.service.audit.order(kind, limit, key);
     json!({
         "limit_name": limit,
         "key": key,

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use axum::http::{Uri, uri::InvalidUri};
+use axum::http::Uri;
+use percent_encoding::{PercentDecode, percent_decode_str};
 
 use super::problem::Problem;
 
@@ -15,8 +16,6 @@ pub(crate) enum QueryError {
     NotUtf8 { name: String },
     #[error("the query has `{name}` twice")]
     Twice { name: String },
-    #[error(transparent)]
-    Uri(#[from] InvalidUri),
 }
 
 /// The values of these fields, in this order, percent-decoded.
@@ -27,24 +26,7 @@ pub(super) fn fields<'u, const N: usize>(
     uri: &'u Uri,
     names: [&str; N],
 ) -> Result<[Option<Cow<'u, str>>; N], Problem> {
-    read(uri, names).map_err(|error| bad(error.to_string()))
-}
-
-fn read<'u, const N: usize>(uri: &'u Uri, names: [&str; N]) -> Result<[Option<Cow<'u, str>>; N], QueryError> {
-    let mut values = [const { None }; N];
-    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let Some(at) = names.iter().position(|known| *known == name) else {
-            let shown: String = name.chars().take(16).collect();
-            return Err(QueryError::UnknownField { name: shown, known: names.map(str::to_owned).to_vec() });
-        };
-        let value = percent_encoding::percent_decode_str(value).decode_utf8();
-        let value = value.map_err(|_| QueryError::NotUtf8 { name: name.to_owned() })?;
-        if values[at].replace(value).is_some() {
-            return Err(QueryError::Twice { name: name.to_owned() });
-        }
-    }
-    Ok(values)
+    read(uri.query(), names).map_err(|error| bad(error.to_string()))
 }
 
 /// Like [`fields`], for pages.
@@ -53,8 +35,42 @@ fn read<'u, const N: usize>(uri: &'u Uri, names: [&str; N]) -> Result<[Option<Co
 /// The same as [`fields`].
 pub(crate) fn texts<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], QueryError> {
     // A form writes a blank as `+` and encodes a plus sign.
-    let plain = uri.to_string().replace('+', "%20").parse::<Uri>()?;
-    Ok(read(&plain, names)?.map(|value| value.map(Cow::into_owned)))
+    let plain = uri.query().map(|query| query.replace('+', "%20"));
+    Ok(read(plain.as_deref(), names)?.map(|value| value.map(Cow::into_owned)))
+}
+
+fn read<'u, const N: usize>(
+    query: Option<&'u str>,
+    names: [&str; N],
+) -> Result<[Option<Cow<'u, str>>; N], QueryError> {
+    let mut texts = [const { None }; N];
+    for ((text, value), name) in texts.iter_mut().zip(values(query, names)?).zip(names) {
+        let decoded = value.map(PercentDecode::decode_utf8).transpose();
+        *text = decoded.map_err(|_| QueryError::NotUtf8 { name: name.to_owned() })?;
+    }
+    Ok(texts)
+}
+
+/// The values of these fields, which may be any bytes.
+///
+/// # Errors
+/// When the query has another field, or a field twice.
+pub(super) fn values<'u, const N: usize>(
+    query: Option<&'u str>,
+    names: [&str; N],
+) -> Result<[Option<PercentDecode<'u>>; N], QueryError> {
+    let mut values = [const { None }; N];
+    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let Some(at) = names.iter().position(|known| *known == name) else {
+            let shown: String = name.chars().take(16).collect();
+            return Err(QueryError::UnknownField { name: shown, known: names.map(str::to_owned).to_vec() });
+        };
+        if values[at].replace(percent_decode_str(value)).is_some() {
+            return Err(QueryError::Twice { name: name.to_owned() });
+        }
+    }
+    Ok(values)
 }
 
 /// A whole number within bounds, or the default without the field.

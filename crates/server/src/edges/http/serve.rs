@@ -24,7 +24,6 @@ use hyper_util::{
     server::{conn::auto, graceful::GracefulShutdown},
 };
 use tidegate_tower::headers::ceil_secs;
-use tokio::task::JoinSet;
 
 use super::{MAX_BODY, credentials::Certificate, problem::Problem, routes::Paths};
 use crate::{
@@ -68,8 +67,7 @@ pub(crate) async fn serve(
     let (paths, graceful) = (Arc::new(paths), GracefulShutdown::new());
     let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
     let strangers = Arc::new(Strangers::new(connections.bounds.name));
-    let mut serving = JoinSet::new();
-    let serve = |Accepted { io, calls, peer, open }| {
+    let serve = |Accepted { io, calls, peer }| {
         let (http, idle_time) = if calls.slot.is_spare {
             (spare_http.clone(), SPARE_HEAD_TIME)
         } else {
@@ -84,10 +82,11 @@ pub(crate) async fn serve(
                     stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 })?;
                 let certificate = tls::client_names(&stream).map(Certificate);
-                let connection = http.serve_connection(
-                    TokioIo::new(frames.watch(stream)),
-                    edge(paths, its, certificate, strangers, peer.ip()),
-                );
+                // One reference for each connection: its requests then change a count that no other thread changes.
+                let of =
+                    Arc::new(Connection { paths, calls: its, certificate, strangers, client: peer.ip() });
+                let answer = service_fn(move |request| answer(Arc::clone(&of), request));
+                let connection = http.serve_connection(TokioIo::new(frames.watch(stream)), answer);
                 watcher.watch(connection).await.map_err(io::Error::other)
             };
             // In a list, which polls it when it was woken. To ask it at each request takes a fiftieth of a request's instructions.
@@ -106,10 +105,9 @@ pub(crate) async fn serve(
                 },
                 Some(why) = closed.next() => tracing::debug!(%peer, why, "connection closed"),
             }
-            drop(open);
         }
     };
-    connections.each(&mut serving, serve).await;
+    let _serving = connections.each(serve).await;
     graceful.shutdown().await;
 }
 
@@ -138,49 +136,40 @@ fn builder(head_time: Duration) -> auto::Builder<TokioExecutor> {
     http
 }
 
-/// Handles what all routes have in common before a request reaches its route.
-fn edge(
+/// What the requests of a connection share.
+struct Connection {
     paths: Arc<Paths>,
     calls: Arc<Calls>,
     certificate: Option<Certificate>,
     strangers: Arc<Strangers>,
     client: IpAddr,
-) -> impl hyper::service::Service<
-    Request<Incoming>,
-    Response = Response<Body>,
-    Error = Infallible,
-    Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send,
-> + Send {
-    // One reference for each connection: its requests then change a count that no other thread changes.
-    let connection = Arc::new((paths, calls, strangers));
-    service_fn(move |mut request: Request<Incoming>| {
-        let connection = Arc::clone(&connection);
-        if let Some(certificate) = &certificate {
-            request.extensions_mut().insert(certificate.clone());
-        }
-        async move {
-            let (paths, calls, strangers) = &*connection;
-            let call = calls.begin();
-            let is_spare = calls.slot.is_spare;
-            let version = request.version();
-            let has_credentials = request.headers().contains_key(header::AUTHORIZATION);
-            let mut response = match refuse(&request, is_spare) {
-                Some(problem) => problem.into_response(),
-                None => paths.answer(request).await,
-            };
-            let is_wrong = has_credentials && response.status() == StatusCode::UNAUTHORIZED;
-            let guesses = is_wrong.then(|| strangers.failed(client)).flatten();
-            if let Some(wait) = guesses {
-                response = Problem::guesses(wait).into_response();
-                response.headers_mut().insert(header::RETRY_AFTER, ceil_secs(wait).into());
-            }
-            if (is_spare || guesses.is_some()) && version != Version::HTTP_2 {
-                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-            }
-            let is_long = response.body().size_hint().exact().is_none_or(|bytes| bytes > BUFFER as u64);
-            Ok(if is_long { response.map(|body| Body::new(Lasting::new(body, call))) } else { response })
-        }
-    })
+}
+
+/// Handles what all routes have in common before a request reaches its route.
+async fn answer(of: Arc<Connection>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let Connection { paths, calls, certificate, strangers, client } = &*of;
+    if let Some(certificate) = certificate {
+        request.extensions_mut().insert(certificate.clone());
+    }
+    let call = calls.begin();
+    let is_spare = calls.slot.is_spare;
+    let version = request.version();
+    let has_credentials = request.headers().contains_key(header::AUTHORIZATION);
+    let mut response = match refuse(&request, is_spare) {
+        Some(problem) => problem.into_response(),
+        None => paths.answer(request).await,
+    };
+    let is_wrong = has_credentials && response.status() == StatusCode::UNAUTHORIZED;
+    let guesses = is_wrong.then(|| strangers.failed(*client)).flatten();
+    if let Some(wait) = guesses {
+        response = Problem::guesses(wait).into_response();
+        response.headers_mut().insert(header::RETRY_AFTER, ceil_secs(wait).into());
+    }
+    if (is_spare || guesses.is_some()) && version != Version::HTTP_2 {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    let is_long = response.body().size_hint().exact().is_none_or(|bytes| bytes > BUFFER as u64);
+    Ok(if is_long { response.map(|body| Body::new(Lasting::new(body, call))) } else { response })
 }
 
 /// The body of a response that counts as a request in progress until it is written: a download or a stream. It is handed on in pieces

@@ -18,93 +18,55 @@ use crate::{
 
 const MANY: usize = super::MAX_ARGS;
 
+const ANY: Needs = Needs::AnyRight;
+const OPEN: Needs = Needs::Nothing;
+const DECIDE: Needs = Needs::OnLimit(Role::Decide);
+const OBSERVE: Needs = Needs::OnLimit(Role::Observe);
+const OPERATE: Needs = Needs::OnLimit(Role::Operate);
+const THROTTLED: Needs = Needs::OnThrottle(Role::Decide);
+
 /// A row of [`COMMANDS`].
 macro_rules! command {
-    ($name:literal $args:expr, $key:literal, $usage:literal, $summary:literal, $run:expr) => {
+    ($needs:ident $name:literal $args:expr, $key:literal, $usage:literal, $summary:literal, $run:expr) => {
         Command {
             name: $name,
             args: $args,
-            needs: Needs::AnyRight,
+            needs: $needs,
             key: $key,
             usage: $usage,
             summary: $summary,
             run: $run,
         }
     };
-    (open $($rest:tt)*) => {
-        Command { needs: Needs::Nothing, ..command!($($rest)*) }
-    };
-    (decide $($rest:tt)*) => {
-        Command { needs: Needs::OnLimit(Role::Decide), ..command!($($rest)*) }
-    };
-    (observe $($rest:tt)*) => {
-        Command { needs: Needs::OnLimit(Role::Observe), ..command!($($rest)*) }
-    };
-    (operate $($rest:tt)*) => {
-        Command { needs: Needs::OnLimit(Role::Operate), ..command!($($rest)*) }
-    };
 }
 
 /// All commands, the most frequent first, because a lookup searches in this order.
 pub(super) static COMMANDS: [Command; 25] = [
-    command!(decide "acquire"(1, 4), 2, "limit key [cost [REASON]]", "Take a cost (default 1) from a limit if it admits", |context, args| decide(context, "acquire", args, Act::Take)),
-    Command {
-        needs: Needs::OnThrottle(Role::Decide),
-        ..command!(
-            "cl.throttle"(4, 5),
-            1,
-            "key max_burst count period [quantity]",
-            "Take from a bucket given in the command, as redis-cell does",
-            limiting::cl_throttle
-        )
-    },
-    command!(decide "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
-    command!(decide "charge"(1, 4), 2, "limit key [cost [REASON]]", "Charge a cost (default 1), whether it fits or not", |context, args| decide(context, "charge", args, Act::Charge)),
-    command!(decide "refund"(1, 3), 2, "limit key [cost]", "Refund up to a cost (default 1)", |context, args| decide(context, "refund", args, Act::Refund)),
-    command!(
-        "reserve"(4, reserving::MOST_ARGS),
-        3,
-        "milliseconds limit key cost [limit key cost ...]",
-        "Take an estimate if all limits admit, to be settled within the time",
-        reserving::reserve
-    ),
-    command!(
-        "extend"(2, reserving::MOST_COSTS),
-        0,
-        "id cost [cost ...]",
-        "Take more for a reservation",
-        reserving::extend
-    ),
-    command!(
-        "settle"(2, reserving::MOST_COSTS),
-        0,
-        "id cost [cost ...]",
-        "Correct a reservation to what was used",
-        reserving::settle
-    ),
-    command!("cancel"(1, 1), 0, "id", "Return all that a reservation took", reserving::cancel),
-    command!(operate "block"(2, 3), 2, "limit key [milliseconds]", "Deny a key for a time, or until it is unblocked", limiting::block),
-    command!(operate "unblock"(2, 2), 2, "limit key", "End the block of a key", |context, args| operate(context, "unblock", args, Operation::Unblock)),
-    command!(operate "override"(3, 4), 2, "limit key quota|END [milliseconds]", "Give a key its own quota, for a time or until END", limiting::override_key),
-    command!(observe "top"(1, 2), 0, "limit [count]", "The keys with the most requests and the most denials", heavy::top),
-    command!("ping"(0, 1), 0, "[message]", "Reply with PONG or the message", handshake::ping),
-    command!("echo"(1, 1), 0, "message", "Reply with the message", handshake::echo),
-    command!(open "hello" (0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol version", handshake::hello),
-    command!(open "auth" (1, 2), 0, "[user] password", "Authenticate the connection", handshake::auth),
-    command!(
-        "client"(1, MANY),
-        0,
-        "GETNAME|ID|INFO|LIST|SETINFO|SETNAME",
-        "About this connection",
-        handshake::client
-    ),
-    command!("select"(1, 1), 0, "0", "Choose the only database", handshake::select),
-    command!(open "quit" (0, MANY), 0, "", "Close the connection", handshake::quit),
-    command!(open "reset" (0, 0), 0, "", "Reset the connection", handshake::reset),
-    command!("command"(0, MANY), 0, "[COUNT|DOCS|INFO|LIST]", "About the commands", introspection::command),
-    command!("info"(0, MANY), 0, "[section ...]", "About the server", introspection::info),
-    command!("config"(1, MANY), 0, "GET pattern", "Settings that some clients query", introspection::config),
-    command!("dbsize"(0, 0), 0, "", "The number of keys in memory", introspection::dbsize),
+    command!(DECIDE "acquire"(1, 4), 2, "limit key [cost [REASON]]", "Take a cost (default 1) from a limit if it admits", |context, args| decide(context, "acquire", args, Act::Take)),
+    command!(THROTTLED "cl.throttle"(4, 5), 1, "key max_burst count period [quantity]", "Take from a bucket given in the command, as redis-cell does", limiting::cl_throttle),
+    command!(DECIDE "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
+    command!(DECIDE "charge"(1, 4), 2, "limit key [cost [REASON]]", "Charge a cost (default 1), whether it fits or not", |context, args| decide(context, "charge", args, Act::Charge)),
+    command!(DECIDE "refund"(1, 3), 2, "limit key [cost]", "Refund up to a cost (default 1)", |context, args| decide(context, "refund", args, Act::Refund)),
+    command!(ANY "reserve"(4, reserving::MOST_ARGS), 3, "milliseconds limit key cost [limit key cost ...]", "Take an estimate if all limits admit, to be settled within the time", reserving::reserve),
+    command!(ANY "extend"(2, reserving::MOST_COSTS), 0, "id cost [cost ...]", "Take more for a reservation", reserving::extend),
+    command!(ANY "settle"(2, reserving::MOST_COSTS), 0, "id cost [cost ...]", "Correct a reservation to what was used", reserving::settle),
+    command!(ANY "cancel"(1, 1), 0, "id", "Return all that a reservation took", reserving::cancel),
+    command!(OPERATE "block"(2, 3), 2, "limit key [milliseconds]", "Deny a key for a time, or until it is unblocked", limiting::block),
+    command!(OPERATE "unblock"(2, 2), 2, "limit key", "End the block of a key", |context, args| operate(context, "unblock", args, Operation::Unblock)),
+    command!(OPERATE "override"(3, 4), 2, "limit key quota|END [milliseconds]", "Give a key its own quota, for a time or until END", limiting::override_key),
+    command!(OBSERVE "top"(1, 2), 0, "limit [count]", "The keys with the most requests and the most denials", heavy::top),
+    command!(ANY "ping"(0, 1), 0, "[message]", "Reply with PONG or the message", handshake::ping),
+    command!(ANY "echo"(1, 1), 0, "message", "Reply with the message", handshake::echo),
+    command!(OPEN "hello"(0, MANY), 0, "[2|3 [AUTH user password] [SETNAME name]]", "Choose the protocol version", handshake::hello),
+    command!(OPEN "auth"(1, 2), 0, "[user] password", "Authenticate the connection", handshake::auth),
+    command!(ANY "client"(1, MANY), 0, "GETNAME|ID|INFO|LIST|SETINFO|SETNAME", "About this connection", handshake::client),
+    command!(ANY "select"(1, 1), 0, "0", "Choose the only database", handshake::select),
+    command!(OPEN "quit"(0, MANY), 0, "", "Close the connection", handshake::quit),
+    command!(OPEN "reset"(0, 0), 0, "", "Reset the connection", handshake::reset),
+    command!(ANY "command"(0, MANY), 0, "[COUNT|DOCS|INFO|LIST]", "About the commands", introspection::command),
+    command!(ANY "info"(0, MANY), 0, "[section ...]", "About the server", introspection::info),
+    command!(ANY "config"(1, MANY), 0, "GET pattern", "Settings that some clients query", introspection::config),
+    command!(ANY "dbsize"(0, 0), 0, "", "The number of keys in memory", introspection::dbsize),
 ];
 
 /// Runs one command; `args` begins with its name.

@@ -49,7 +49,7 @@ pub(super) fn reset(context: &mut Context<'_>, _args: &[&[u8]]) {
 pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) {
     let (user, password) = match args {
         [password]
-            if context.shared.config.password.is_none() && context.shared.door.access.path().is_none() =>
+            if context.shared.config.password.is_none() && context.shared.door.access.path.is_none() =>
         {
             let _ = password;
             return context.error(
@@ -126,7 +126,7 @@ pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) {
     replies.map(7);
     replies.texts(["server", "tidegate", "version", env!("CARGO_PKG_VERSION")]);
     replies.bulk(b"proto");
-    replies.integer(protocol.number());
+    replies.integer(protocol as i64);
     replies.bulk(b"id");
     replies.count(id);
     replies.texts(["mode", "standalone", "role", "master"]);
@@ -163,8 +163,9 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) {
         (b"NO-EVICT" | b"NO-TOUCH" | b"TRACKING", [switch]) if switch.eq_ignore_ascii_case(b"OFF") => {
             context.replies().ok();
         }
-        (b"NO-EVICT" | b"NO-TOUCH", [switch]) if switch.eq_ignore_ascii_case(b"ON") => context.replies().ok(),
-        (b"REPLY", [switch]) if switch.eq_ignore_ascii_case(b"ON") => context.replies().ok(),
+        (b"NO-EVICT" | b"NO-TOUCH" | b"REPLY", [switch]) if switch.eq_ignore_ascii_case(b"ON") => {
+            context.replies().ok();
+        }
         (b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO" | b"INFO", _) => {
             let name = String::from_utf8_lossy(&subcommand).to_ascii_lowercase();
             context.wrong_number(&format!("client|{name}"));
@@ -196,8 +197,6 @@ fn describe(context: &Context<'_>) -> String {
     let name = String::from_utf8_lossy(&session.name);
     format!(
         "id={} addr={} name={name} db=0 resp={} user=default\n",
-        session.id,
-        session.peer,
-        session.protocol.number()
+        session.id, session.peer, session.protocol as i64
     )
 }

@@ -28,10 +28,8 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
     };
     let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return };
     // A client may give back its permits. Only an operator may refund what a rate has counted.
-    if act == Act::Refund
-        && limit.spec().policy.algorithm.limits_rate()
-        && !context.session.rights().is_some_and(|rights| rights.may(Role::Operate))
-    {
+    let is_operation = act == Act::Refund && limit.spec().policy.algorithm.limits_rate();
+    if is_operation && !context.session.rights().is_some_and(|rights| rights.may(Role::Operate)) {
         return context.not_permitted("refund what a rate has counted");
     }
     if let Err(refusal) = limit.accepts(act) {
@@ -42,8 +40,6 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
         let here = act == Act::Take && !context.asks_about(limit, key);
         if here { limit.take_here(key, cost, context.now) } else { None }
     });
-    // Clients give back permits all the time; a refund of a rate is an operator's.
-    let is_operation = act == Act::Refund && limit.spec().policy.algorithm.limits_rate();
     let by = context.session.rights().filter(|_| is_operation).map(|rights| rights.name.clone());
     if let Some(decision) = decided {
         if let Some(client) = by {

@@ -50,17 +50,8 @@ use crate::{
 /// The protocol version. A connection starts with 2, and `HELLO` can change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
-    Resp2,
-    Resp3,
-}
-
-impl Protocol {
-    fn number(self) -> i64 {
-        match self {
-            Self::Resp2 => 2,
-            Self::Resp3 => 3,
-        }
-    }
+    Resp2 = 2,
+    Resp3 = 3,
 }
 
 /// The state that all connections of the listener share.
@@ -89,8 +80,6 @@ pub(crate) struct RespConfig {
     /// The password for `AUTH`; `None` admits every client.
     pub password: Option<String>,
     pub max_connections: usize,
-    /// The maximum number of connections of one client. Further ones are closed. `None` for the bound of [`Peers`].
-    pub max_per_peer: Option<usize>,
     /// A connection without a command for this long is closed; `None` means never.
     pub idle_timeout: Option<Nanos>,
     pub threads: usize,

@@ -10,7 +10,6 @@ use crate::{
         limits::{Limit, Operation, Operator},
         reservations::{Id, ReservationError},
         service::{Act, Answer, Ask, Refusal, Service, refuse_unknown},
-        shared::StoreLimit,
         throttle::{ThrottleError, ThrottleQuota},
     },
     listen::access::{Rights, Role},
@@ -54,7 +53,7 @@ impl Question {
     pub fn shares_calls(&self) -> Option<&Arc<Limit>> {
         match self {
             Self::Limit { limit, act: Act::Take, .. } => {
-                limit.store().is_some_and(StoreLimit::shares_calls).then_some(limit)
+                limit.store().is_some_and(|store| store.shares_calls).then_some(limit)
             }
             _ => None,
         }

@@ -23,14 +23,7 @@ fn shared() -> Shared {
     let clock = Arc::new(ManualClock::default());
     Shared {
         service: Arc::new(Service::new(limits, Throttle::new(100, None).unwrap(), clock)),
-        config: RespConfig {
-            password: None,
-            max_connections: 100,
-            max_per_peer: None,
-            idle_timeout: None,
-            threads: 1,
-            port: 0,
-        },
+        config: RespConfig { password: None, max_connections: 100, idle_timeout: None, threads: 1, port: 0 },
         door: Door::new(Arc::new(Access::open(None, false, None).unwrap()), true),
         strangers: Strangers::new("resp"),
         tls: None,

@@ -213,7 +213,7 @@ impl Session {
             _ => {}
         }
         let user = (!is_default).then_some(user);
-        if shared.door.access.path().is_none() || shared.door.rights(Shown::Token(user, &given)).is_err() {
+        if shared.door.access.path.is_none() || shared.door.rights(Shown::Token(user, &given)).is_err() {
             return false;
         }
         self.shown = Credential::Token(user.map(Into::into), given);

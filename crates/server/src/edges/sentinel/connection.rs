@@ -62,11 +62,11 @@ impl<'a> Connection<'a> {
                 read = stream.read_buf(&mut input), if is_open && waiting.len() < MAX_WAITING => {
                     is_open = read? > 0;
                     under_way.get_or_insert_with(|| calls.begin());
-                    let now = self.server.tokens.service().now();
+                    let now = self.server.tokens.service.now();
                     let rights = self.rights();
                     while let Some(request) = reader.next(&mut input) {
                         if let Some((request, question)) = self.begin(request, rights.as_deref(), now) {
-                            let service = Arc::clone(self.server.tokens.service());
+                            let service = Arc::clone(&self.server.tokens.service);
                             waiting.push(async move {
                                 let answer = question.decide_in_store(&service, now).await;
                                 (request, answer, now)
@@ -108,9 +108,9 @@ impl<'a> Connection<'a> {
             Asks::Ping(Some(namespace)) => {
                 if self.member.as_ref().is_none_or(|member| *member.namespace != *namespace) {
                     self.member = None;
-                    self.member = Some(server.namespaces.join(&namespace));
+                    self.member = Some(server.tokens.namespaces.join(&namespace));
                 }
-                put_pong(&mut self.output, &request, Some(server.namespaces.connections(&namespace)));
+                put_pong(&mut self.output, &request, Some(server.tokens.namespaces.connections(&namespace)));
                 server.stats.count(request.code, Status::Ok as i8);
             }
             Asks::Ping(None) | Asks::Unknown => {
@@ -123,7 +123,7 @@ impl<'a> Connection<'a> {
                     return None;
                 };
                 match server.tokens.question(rights, asks, now) {
-                    Ok(question) => match question.decide_here(server.tokens.service(), now) {
+                    Ok(question) => match question.decide_here(&server.tokens.service, now) {
                         Some(answer) => self.put((request, answer, now)),
                         None => return Some((request, question)),
                     },
@@ -138,7 +138,7 @@ impl<'a> Connection<'a> {
         put_tokens(&mut self.output, &request, answer);
         let stats = &self.server.stats;
         stats.count(request.code, answer.status as i8);
-        let took = self.server.tokens.service().now().saturating_since(read_at);
+        let took = self.server.tokens.service.now().saturating_since(read_at);
         stats.latency.observe(took, 1);
     }
 

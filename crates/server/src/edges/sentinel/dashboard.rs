@@ -13,7 +13,7 @@ use hyper::{
     Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::time::timeout;
 
 use crate::{
     control::flow::{Heartbeat, HeartbeatError, Programs},
@@ -44,11 +44,10 @@ pub(crate) struct Dashboard {
 
 /// Serves until the acceptor stops, and then until each heartbeat under way is answered.
 pub(crate) async fn serve(connections: Acceptor, dashboard: Dashboard) {
-    let mut serving = JoinSet::new();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(BUFFER);
     let dashboard = Arc::new(dashboard);
-    let serve = |Accepted { io, calls, peer, open }| {
+    let serve = |Accepted { io, calls, peer }| {
         let (http, dashboard) = (http.clone(), Arc::clone(&dashboard));
         async move {
             let its = Arc::clone(&calls);
@@ -68,11 +67,9 @@ pub(crate) async fn serve(connections: Acceptor, dashboard: Dashboard) {
                 }
                 () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
             }
-            drop(open);
         }
     };
-    connections.each(&mut serving, serve).await;
-    while serving.join_next().await.is_some() {}
+    connections.serve(serve).await;
 }
 
 impl Dashboard {

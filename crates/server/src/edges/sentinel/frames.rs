@@ -147,11 +147,9 @@ fn value(data: &mut &[u8]) -> Option<Vec<u8>> {
 /// Appends the response to a PING: the connections of its namespace. Without them, it is that to a PING that names none, and to a
 /// request of an unknown type.
 pub(super) fn put_pong(output: &mut Vec<u8>, request: &Request, connections: Option<usize>) {
-    let status = if connections.is_some() { Status::Ok } else { Status::Fail };
-    put_head(output, request, status, if connections.is_some() { 4 } else { 0 });
-    if let Some(connections) = connections {
-        output.put_i32(i32::try_from(connections).unwrap_or(i32::MAX));
-    }
+    let Some(connections) = connections else { return put_head(output, request, Status::Fail, 0) };
+    put_head(output, request, Status::Ok, 4);
+    output.put_i32(i32::try_from(connections).unwrap_or(i32::MAX));
 }
 
 /// Appends the response to a request for tokens.

@@ -18,7 +18,6 @@ mod tokens;
 use std::sync::Arc;
 
 pub(crate) use dashboard::{Dashboard, serve as serve_dashboard};
-use namespaces::Namespaces;
 pub(crate) use serve::serve;
 use tokens::Tokens;
 
@@ -28,7 +27,6 @@ use crate::{decide::service::Service, listen::access::Door, observe::metrics::Se
 #[derive(Clone)]
 pub(crate) struct TokenServer {
     tokens: Arc<Tokens>,
-    namespaces: Arc<Namespaces>,
     /// Determines the rights of clients.
     door: Door,
     stats: Arc<SentinelStats>,
@@ -37,8 +35,6 @@ pub(crate) struct TokenServer {
 impl TokenServer {
     /// Allows each namespace at most `max_qps` requests a second.
     pub fn new(service: Arc<Service>, max_qps: u32, door: Door, stats: Arc<SentinelStats>) -> Self {
-        let namespaces = Arc::new(Namespaces::default());
-        let tokens = Arc::new(Tokens::new(service, Arc::clone(&namespaces), max_qps));
-        Self { tokens, namespaces, door, stats }
+        Self { tokens: Arc::new(Tokens::new(service, max_qps)), door, stats }
     }
 }

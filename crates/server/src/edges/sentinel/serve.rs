@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, task::JoinSet};
+use tokio::sync::watch;
 
 use super::{TokenServer, connection::Connection};
 use crate::listen::connections::{Accepted, Acceptor};
@@ -15,8 +15,7 @@ const IDLE: Duration = Duration::from_mins(10);
 
 /// Serves until `stop` is set, and then until all requests that were read are answered. Dropping the future closes all connections.
 pub(crate) async fn serve(connections: Acceptor, server: TokenServer, stop: watch::Receiver<bool>) {
-    let mut serving = JoinSet::new();
-    let serve = |Accepted { io, calls, peer, open }| {
+    let serve = |Accepted { io, calls, peer }| {
         let (server, stop) = (server.clone(), stop.clone());
         async move {
             let served = Connection::new(&server, Arc::clone(&calls), peer.ip()).converse(io, stop);
@@ -28,9 +27,7 @@ pub(crate) async fn serve(connections: Acceptor, server: TokenServer, stop: watc
                 () = calls.slot.must_give_way() => tracing::debug!(%peer, "idle connection closed for a new one"),
                 () = calls.are_absent_for(IDLE) => tracing::debug!(%peer, "idle connection closed"),
             }
-            drop(open);
         }
     };
-    connections.each(&mut serving, serve).await;
-    while serving.join_next().await.is_some() {}
+    connections.serve(serve).await;
 }

@@ -11,8 +11,8 @@ use tidegate_core::{Decision, Nanos, Quota, Standing, algorithm::SlidingWindow};
 use tidegate_limiter::KeyedLimiter;
 
 use super::{
-    Namespaces,
     frames::{Answer, Asks, Status},
+    namespaces::Namespaces,
 };
 use crate::{
     decide::{
@@ -30,8 +30,8 @@ const MOST_NAMESPACES: usize = 10_000;
 
 /// The rules for tokens, as they are in force.
 pub(super) struct Tokens {
-    service: Arc<Service>,
-    namespaces: Arc<Namespaces>,
+    pub service: Arc<Service>,
+    pub namespaces: Arc<Namespaces>,
     /// The requests of each namespace in a second.
     allowed: KeyedLimiter<()>,
     table: ArcSwapOption<Table>,
@@ -69,15 +69,11 @@ pub(super) struct Question {
 
 impl Tokens {
     /// Allows each namespace at most `max_qps` requests a second, counted over ten slots.
-    pub fn new(service: Arc<Service>, namespaces: Arc<Namespaces>, max_qps: u32) -> Self {
+    pub fn new(service: Arc<Service>, max_qps: u32) -> Self {
         let policy = SlidingWindow::new(Quota::per_second(max_qps.into())).balanced();
         let builder = KeyedLimiter::builder(policy).max_keys(MOST_NAMESPACES).clock(());
         let allowed = builder.build().expect("there is memory for a small table");
-        Self { service, namespaces, allowed, table: ArcSwapOption::empty() }
-    }
-
-    pub fn service(&self) -> &Arc<Service> {
-        &self.service
+        Self { service, namespaces: Arc::default(), allowed, table: ArcSwapOption::empty() }
     }
 
     /// The question of a request that a rule decides.
@@ -126,14 +122,14 @@ impl Tokens {
 impl Table {
     fn new(in_force: &Arc<InForce>, before: Option<&Self>) -> Self {
         let rule = |token: &TokenRule| {
-            let limit = Arc::clone(in_force.limits().limit(token.limit.as_bytes())?);
+            let limit = Arc::clone(in_force.limits.limit(token.limit.as_bytes())?);
             let id = (token.flow_id, token.is_of_values);
             let known = before.and_then(|before| before.rules.get(&id));
             let taken_ahead = known.map_or_else(Arc::default, |known| Arc::clone(&known.taken_ahead));
             let rule = Rule { token: token.clone(), limit, taken_ahead, by_units: Mutex::default() };
             Some((id, Arc::new(rule)))
         };
-        Self { of: Arc::downgrade(in_force), rules: in_force.tokens().iter().filter_map(rule).collect() }
+        Self { of: Arc::downgrade(in_force), rules: in_force.tokens.iter().filter_map(rule).collect() }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, task::JoinSet};
+use tokio::sync::watch;
 
 use super::{Agent, connection::Connection};
 use crate::listen::{
@@ -26,8 +26,7 @@ pub(crate) async fn serve(
     security: ListenerSecurity,
     stop: watch::Receiver<bool>,
 ) {
-    let mut serving = JoinSet::new();
-    let serve = |Accepted { io, calls, peer, open }| {
+    let serve = |Accepted { io, calls, peer }| {
         let (agent, tls, stop) = (agent.clone(), security.config(Above::Resp), stop.clone());
         async move {
             let served = async {
@@ -44,9 +43,7 @@ pub(crate) async fn serve(
                 () = calls.never_begin(FIRST_FRAME) => tracing::debug!(%peer, "connection without a frame"),
                 () = calls.are_absent_for(IDLE) => tracing::debug!(%peer, "idle connection closed"),
             }
-            drop(open);
         }
     };
-    connections.each(&mut serving, serve).await;
-    while serving.join_next().await.is_some() {}
+    connections.serve(serve).await;
 }

@@ -50,7 +50,7 @@ impl DescriptorService {
             found.decision = Some(found.limit.decide(act, &found.key, found.cost, now).await?);
         }
         let is_over = limited_mut(&mut places).any(|found| found.denies());
-        Ok(self.answer(in_force.descriptors(), question, &places, is_over, false, now))
+        Ok(self.answer(&in_force.descriptors, question, &places, is_over, false, now))
     }
 
     /// Takes `amount` from all limits if all admit, for at most `ttl`. `None` if a limit denies; the id is empty if no limit concerns
@@ -89,7 +89,7 @@ impl DescriptorService {
             found.decision = Some(answer.decision);
         }
         // Counts each rule.
-        self.answer(in_force.descriptors(), question, &places, id.is_none(), id.is_none(), now);
+        self.answer(&in_force.descriptors, question, &places, id.is_none(), id.is_none(), now);
         Ok(id.map(|id| id.to_string()))
     }
 
@@ -136,7 +136,7 @@ impl DescriptorService {
     ) -> Result<Vec<Place>, Unanswered> {
         question.check()?;
         let mut places = self.places(in_force, question, now);
-        drop_replaced(in_force.descriptors(), &mut places);
+        drop_replaced(&in_force.descriptors, &mut places);
         match undecided(&places) {
             Some(why) => Err(why.clone()),
             None => Ok(places),

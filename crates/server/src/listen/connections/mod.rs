@@ -68,12 +68,10 @@ pub(crate) struct Accepted {
     pub io: WriteDeadline<Socket>,
     pub calls: Arc<Calls>,
     pub peer: SocketAddr,
-    /// Counts the connection as open.
-    pub open: Open,
 }
 
 /// An open connection, until it is dropped.
-pub(crate) struct Open {
+struct Open {
     stats: Arc<ConnectionStats>,
     _of_peer: Option<Peer>,
 }
@@ -92,26 +90,37 @@ impl Acceptor {
         Self { listener, bounds, slots, peers, full: OnceAMinute::default(), service, stats, stop }
     }
 
-    /// Serves each connection in a task, until the server stops. Then `serving` has the tasks that have not ended.
+    /// Serves each connection in a task, until the server stops and all connections have ended.
+    pub async fn serve<S: Future<Output = ()> + Send + 'static>(self, serve: impl Fn(Accepted) -> S) {
+        let mut serving = self.each(serve).await;
+        while serving.join_next().await.is_some() {}
+    }
+
+    /// Serves each connection in a task, until the server stops. Returns the tasks that have not ended.
     pub async fn each<S: Future<Output = ()> + Send + 'static>(
         self,
-        serving: &mut JoinSet<()>,
         serve: impl Fn(Accepted) -> S,
-    ) {
-        let mut stop = self.stop.clone();
+    ) -> JoinSet<()> {
+        let (mut serving, mut stop) = (JoinSet::new(), self.stop.clone());
         loop {
             tokio::select! {
-                accepted = self.next() => drop(serving.spawn(serve(accepted))),
+                (accepted, open) = self.next() => {
+                    let served = serve(accepted);
+                    serving.spawn(async move {
+                        served.await;
+                        drop(open);
+                    });
+                }
                 // Collects connections that have ended.
                 Some(_) = serving.join_next() => {}
                 // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
-                _ = stop.wait_for(|stop| *stop) => return,
+                _ = stop.wait_for(|stop| *stop) => return serving,
             }
         }
     }
 
     /// The next connection. A call that is dropped before it is ready loses none.
-    async fn next(&self) -> Accepted {
+    async fn next(&self) -> (Accepted, Open) {
         loop {
             // One at a time: with many that come at once, those that are open are served in between.
             tokio::task::yield_now().await;
@@ -134,7 +143,7 @@ impl Acceptor {
     }
 
     /// `None` if all slots are taken, or the client has disconnected.
-    fn admit(&self, stream: Socket, peer: SocketAddr) -> Option<Accepted> {
+    fn admit(&self, stream: Socket, peer: SocketAddr) -> Option<(Accepted, Open)> {
         let stats = &self.stats;
         let Ok(of_peer) = self.peers.enter(peer.ip()) else {
             stats.refused.fetch_add(1, Ordering::Relaxed);
@@ -172,7 +181,7 @@ impl Acceptor {
             }
         };
         let io = WriteDeadline::new(stream, self.bounds.write_timeout, self.stop.clone(), give_up);
-        Some(Accepted { io, calls: Arc::new(Calls::new(slot)), peer, open })
+        Some((Accepted { io, calls: Arc::new(Calls::new(slot)), peer }, open))
     }
 }
 

@@ -129,7 +129,7 @@ impl History {
             }
             if let Some(of) = of.get_mut(name) {
                 of.outcomes.see(end, outcomes(&limit.counts()));
-                of.sample.see(end, limit.latency());
+                of.sample.see(end, limit.memory.latency.counts());
             }
         }
         if without > *left_out && self.max_bytes > 0 {

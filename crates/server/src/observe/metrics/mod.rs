@@ -48,7 +48,7 @@ pub(crate) use self::spoe::SpoeStats;
 pub(crate) use self::xds::XdsStats;
 use source::Scraped;
 pub(crate) use source::{Kind, Labels, Sink, Source};
-pub(crate) use text::Format;
+pub(crate) use text::in_format;
 
 /// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
 #[derive(Debug, Default)]
@@ -119,8 +119,8 @@ pub(crate) struct Metrics {
     registry: Registry,
     /// Metrics whose names have no prefix.
     process: Registry,
-    /// The counters, read at a scrape.
-    sources: Vec<Arc<dyn Source>>,
+    /// The counters, read at a scrape, except those of HTTP requests.
+    pub sources: Vec<Arc<dyn Source>>,
     pub http: Arc<HttpStats>,
     #[cfg(feature = "grpc")]
     pub grpc: Arc<GrpcStats>,
@@ -150,11 +150,6 @@ impl Metrics {
         self.sources.push(source);
     }
 
-    /// The sources of all metrics except those of HTTP requests.
-    pub fn sources(&self) -> &[Arc<dyn Source>] {
-        &self.sources
-    }
-
     /// Adds the counters of gRPC.
     #[cfg(feature = "grpc")]
     pub fn add_grpc(&mut self, stats: Arc<GrpcStats>) {
@@ -166,12 +161,6 @@ impl Metrics {
     #[cfg(feature = "grpc")]
     pub fn add_reference(&mut self, reference: Arc<Reference>) {
         self.process.register_collector(Box::new(Scraped(reference)));
-    }
-
-    /// Adds the counters of control planes.
-    #[cfg(feature = "grpc")]
-    pub fn add_xds(&mut self, stats: Vec<Arc<XdsStats>>) {
-        self.add(Arc::new(xds::Counted(stats)));
     }
 
     /// All metrics in the text format of `OpenMetrics`.
@@ -225,7 +214,7 @@ struct Counted {
 impl Source for Counted {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let in_force = self.service.in_force();
-        let all = in_force.limits();
+        let all = &in_force.limits;
         let throttle = self.service.throttle();
         let limits: Vec<(&str, CountsRead, Stats)> = all
             .limits()
@@ -254,7 +243,7 @@ impl Source for Counted {
             .iter()
             .flat_map(|limit| {
                 let named = |(percent, count)| (limit.spec().name.as_str(), format!("{percent}%"), count);
-                limit.threshold_events().into_iter().map(named)
+                limit.memory.thresholds.counts().into_iter().map(named)
             })
             .collect();
         let reached = reached
@@ -263,9 +252,9 @@ impl Source for Counted {
         let help = "Keys that reached a threshold of their limit, once in each period";
         sink.labelled("threshold_events", help, Kind::Counter, reached)?;
         tell_limits(sink, &limits)?;
-        let reservations = self.service.reservations().len() as u64;
+        let reservations = self.service.reservations.len() as u64;
         sink.gauge("reservations", "Reservations that are open or remembered", reservations)?;
-        envoy::tell(sink, in_force.descriptors())?;
+        envoy::tell(sink, &in_force.descriptors)?;
         if let Some(shared) = self.service.store() {
             store::tell(sink, shared.store())?;
         }

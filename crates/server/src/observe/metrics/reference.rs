@@ -28,7 +28,7 @@ impl Reference {
     pub fn read(&self) -> BTreeMap<String, u64> {
         let mut all: BTreeMap<String, u64> = BTreeMap::new();
         let in_force = self.rates.service().in_force();
-        for (domain, path, counts) in in_force.descriptors().counted() {
+        for (domain, path, counts) in in_force.descriptors.counted() {
             let rule = cleaned(&format!("{domain}.{path}"));
             for ((name, _), count) in NAMES.iter().zip(counts).filter(|_| rule.len() <= MAX_NAME) {
                 // Names that differ only in what is cleaned are one.
@@ -41,7 +41,7 @@ impl Reference {
         let others = [
             ("ratelimit.service.config_load_success".to_owned(), loads),
             ("ratelimit.service.config_load_error".to_owned(), read(&self.events.reloads_refused)),
-            ("ratelimit.service.global_shadow_mode".to_owned(), self.rates.shadowed()),
+            ("ratelimit.service.global_shadow_mode".to_owned(), read(&self.rates.shadowed)),
             (format!("{ERRORS}redis_error"), of_store),
             (format!("{ERRORS}service_error"), failed - of_store),
             (CALLS.to_owned(), ok + over + failed),

@@ -37,7 +37,10 @@ pub(crate) trait Source: Send + Sync {
 pub(crate) trait Sink {
     fn family(&mut self, name: &str, help: &str, kind: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result;
 
-    fn histogram(&mut self, name: &str, help: &str, reads: &[(Labels<'_>, LatencyRead)]) -> fmt::Result;
+    /// OpenTelemetry cannot observe histograms, whose buckets are counted already: it has its own for requests.
+    fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
+        Ok(())
+    }
 }
 
 impl dyn Sink + '_ {

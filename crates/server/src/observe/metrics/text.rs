@@ -1,33 +1,12 @@
 //! The two text formats of metrics.
 
-/// The format that a client asks for with `Accept`. A client that names none gets the older one, which every reader knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    OpenMetrics,
-    Prometheus,
-}
-
-impl Format {
-    pub fn asked(accept: Option<&str>) -> Self {
-        match accept {
-            Some(types) if types.contains("application/openmetrics-text") => Self::OpenMetrics,
-            _ => Self::Prometheus,
-        }
-    }
-
-    pub const fn content_type(self) -> &'static str {
-        match self {
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
-        }
-    }
-
-    /// Text of `OpenMetrics` in this format.
-    pub fn of(self, text: String) -> String {
-        match self {
-            Self::OpenMetrics => text,
-            Self::Prometheus => prometheus(&text),
-        }
+/// Text of `OpenMetrics` in the format that a client asks for with `Accept`, and its content type. A client that names none gets
+/// the older one, which every reader knows.
+pub(crate) fn in_format(accept: Option<&str>, text: String) -> (String, &'static str) {
+    if accept.is_some_and(|types| types.contains("application/openmetrics-text")) {
+        (text, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+    } else {
+        (prometheus(&text), "text/plain; version=0.0.4; charset=utf-8")
     }
 }
 

@@ -47,17 +47,14 @@ impl XdsStats {
     }
 }
 
-/// Read at each scrape.
-pub(super) struct Counted(pub Vec<Arc<XdsStats>>);
-
-impl Source for Counted {
+impl Source for Vec<Arc<XdsStats>> {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         fn is_up(stats: &XdsStats) -> bool {
             stats.is_up.load(Ordering::Relaxed)
         }
 
         let mut each = |name: &str, help: &str, kind, value: fn(&XdsStats) -> u64| {
-            let values = self.0.iter().map(|stats| ([("url", &*stats.url)], value(stats)));
+            let values = self.iter().map(|stats| ([("url", &*stats.url)], value(stats)));
             sink.labelled(name, help, kind, values)
         };
         let help = "Whether there is a stream from the control plane";

@@ -8,10 +8,7 @@ use std::{
 
 use opentelemetry::{KeyValue, metrics::Meter};
 
-use crate::observe::{
-    latency::LatencyRead,
-    metrics::{Kind, Labels, Sink, Source},
-};
+use crate::observe::metrics::{Kind, Labels, Sink, Source};
 
 /// The values of all families, read together.
 #[derive(Default)]
@@ -52,10 +49,6 @@ impl Sink for Readings {
         self.0.insert(name.to_owned(), values);
         Ok(())
     }
-
-    fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
-        Ok(())
-    }
 }
 
 /// Makes an instrument for each family.
@@ -86,11 +79,6 @@ impl Sink for Instruments<'_> {
             // The resource's attributes have the version.
             Kind::Info => {}
         }
-        Ok(())
-    }
-
-    /// Histograms cannot be observed: their buckets are counted already. Requests over HTTP and gRPC have separate instruments.
-    fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
         Ok(())
     }
 }

@@ -10,7 +10,6 @@ mod metrics;
 mod span;
 
 use std::{
-    fmt,
     sync::{Arc, mpsc},
     thread,
     time::Duration,
@@ -45,6 +44,7 @@ use crate::observe::{latency::BOUNDS, metrics::Source};
 const SCOPE: &str = "tidegate";
 
 /// The exporters to a collector.
+#[derive(Debug)]
 pub struct Telemetry {
     traces: SdkTracerProvider,
     meters: SdkMeterProvider,
@@ -119,11 +119,5 @@ impl Telemetry {
             let left = until.saturating_since(clock.now());
             matches!(ended.recv_timeout(left.into()), Ok(Ok(()) | Err(OTelSdkError::AlreadyShutdown)))
         })
-    }
-}
-
-impl fmt::Debug for Telemetry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Telemetry").finish_non_exhaustive()
     }
 }

@@ -214,14 +214,9 @@ impl Trace {
         let hash = self.chosen(key)?;
         let number = lock(&self.limits).iter().position(|known| **known == *limit).map(|at| at as u16);
         let ring = lock(&self.rings[hash as usize % RINGS]);
-        let newest = ring.chunks().iter().rev().flat_map(|chunk| chunk.iter().rev());
-        Some(
-            newest
-                .filter(|event| event.key == hash && Some(event.limit) == number)
-                .take(most)
-                .copied()
-                .collect(),
-        )
+        let newest = ring.chunks.iter().rev().flat_map(|chunk| chunk.iter().rev());
+        let same = newest.filter(|event| event.key == hash && Some(event.limit) == number);
+        Some(same.take(most).copied().collect())
     }
 
     /// All that is there.
@@ -229,9 +224,9 @@ impl Trace {
         let (mut events, mut forgotten) = (Vec::new(), None);
         for ring in &self.rings {
             let ring = lock(ring);
-            forgotten = forgotten.max(ring.forgotten());
-            events.reserve(ring.chunks().iter().map(Vec::len).sum());
-            ring.chunks().iter().for_each(|chunk| events.extend_from_slice(chunk));
+            forgotten = forgotten.max(ring.forgotten);
+            events.reserve(ring.chunks.iter().map(Vec::len).sum());
+            ring.chunks.iter().for_each(|chunk| events.extend_from_slice(chunk));
         }
         // Events that one ring has forgotten are dropped from all rings: each key is complete from the same time on.
         if let Some(forgotten) = forgotten {
@@ -274,13 +269,9 @@ impl Tap {
         self.add(key, cost, Verdict::of(decision, is_shadow), decision.reason(), now);
     }
 
-    /// Adds something else about a key, if it is chosen.
+    /// Adds anything about a key, if it is chosen.
     #[cold]
-    pub fn see_other(&self, key: &[u8], cost: u64, verdict: Verdict, now: Nanos) {
-        self.add(key, cost, verdict, None, now);
-    }
-
-    fn add(&self, key: &[u8], cost: u64, verdict: Verdict, reason: Option<DenialReason>, now: Nanos) {
+    pub fn add(&self, key: &[u8], cost: u64, verdict: Verdict, reason: Option<DenialReason>, now: Nanos) {
         if let Some(hash) = self.trace.chosen(key) {
             let event = Event { time: now.get(), key: hash, cost, limit: self.limit, verdict, reason };
             lock(&self.trace.rings[hash as usize % RINGS]).push(event);

@@ -87,16 +87,6 @@ pub enum RecordingError {
     },
 }
 
-#[derive(Serialize)]
-struct HeadLine {
-    tidegate_trace: u32,
-    server: &'static str,
-    share: String,
-    fresh: bool,
-    from: String,
-    until: String,
-}
-
 /// A line of any kind, as it is read.
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -144,16 +134,12 @@ fn nanos(text: &str) -> Option<u64> {
 impl Recording {
     /// The trace as text, in pieces of some kilobytes.
     pub fn pieces(self) -> impl Iterator<Item = Vec<u8>> + Send + 'static {
-        let head = HeadLine {
-            tidegate_trace: VERSION,
-            server: env!("CARGO_PKG_VERSION"),
-            share: self.share.to_string(),
-            fresh: self.fresh,
-            from: seconds(self.from),
-            until: seconds(self.until),
-        };
-        let mut first = Vec::new();
-        push(&mut first, &head);
+        let (share, fresh, version) = (self.share, self.fresh, env!("CARGO_PKG_VERSION"));
+        let (from, until) = (seconds(self.from), seconds(self.until));
+        let head = format!(
+            r#"{{"tidegate_trace":{VERSION},"server":"{version}","share":"{share}","fresh":{fresh},"from":"{from}","until":"{until}"}}"#
+        );
+        let mut first = (head + "\n").into_bytes();
         for RecordedLimit { name, rule, requests, denied } in &self.limits {
             push(
                 &mut first,

@@ -13,11 +13,11 @@ pub(super) const CHUNK_BYTES: u64 = (CHUNK * size_of::<Event>()) as u64;
 /// A bounded list that forgets its oldest chunk when it is full.
 #[derive(Debug)]
 pub(super) struct Ring {
-    chunks: VecDeque<Vec<Event>>,
+    pub chunks: VecDeque<Vec<Event>>,
     /// At least two.
     most: usize,
-    /// The newest time of what was forgotten.
-    forgotten: Option<u64>,
+    /// The newest time of what was forgotten; all that came later is there.
+    pub forgotten: Option<u64>,
 }
 
 impl Ring {
@@ -45,15 +45,6 @@ impl Ring {
         self.forgotten = oldest.iter().map(|event| event.time).max().max(self.forgotten);
         oldest.clear();
         oldest
-    }
-
-    /// The newest time of what was forgotten; all that came later is there.
-    pub fn forgotten(&self) -> Option<u64> {
-        self.forgotten
-    }
-
-    pub fn chunks(&self) -> &VecDeque<Vec<Event>> {
-        &self.chunks
     }
 
     pub fn bytes(&self) -> u64 {

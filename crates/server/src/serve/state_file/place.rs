@@ -39,7 +39,7 @@ fn holder(pid: Option<u32>) -> String {
 #[derive(Debug)]
 pub(crate) struct StateFile {
     /// The file itself, after all symlinks.
-    path: PathBuf,
+    pub path: PathBuf,
     _lock: Lock,
 }
 
@@ -56,10 +56,6 @@ impl StateFile {
         drop(file.create_new()?);
         fs::remove_file(file.new_path())?;
         Ok(file)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The path of the file that will replace this one.
@@ -107,9 +103,7 @@ impl StateFile {
     /// When the system refuses to rename it.
     pub fn set_aside(&self) -> io::Result<PathBuf> {
         for number in 1_u32.. {
-            let mut aside = self.path.as_os_str().to_owned();
-            aside.push(format!(".damaged-{number}"));
-            let aside = PathBuf::from(aside);
+            let aside = self.path.with_added_extension(format!("damaged-{number}"));
             if !aside.try_exists()? {
                 fs::rename(&self.path, &aside)?;
                 return Ok(aside);

@@ -97,7 +97,7 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
         let time = sooner(header.max_keys, ahead);
         let an_override = name.strip_prefix(OVERRIDE).map(|text| restore_override(&limits, text, time, now));
         let reservation = name.strip_prefix(RESERVATION);
-        let reservation = reservation.map(|text| service.reservations().restore(text, time));
+        let reservation = reservation.map(|text| service.reservations.restore(text, time));
         if let Some(is_restored) = an_override.or(reservation) {
             restored.dropped += u64::from(!is_restored);
             each_entry(&mut input, header.words, |_| ())?;

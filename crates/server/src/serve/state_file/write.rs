@@ -55,7 +55,7 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         let overrides: Vec<_> =
             limits.limits().iter().map(|limit| limit.runtime_overrides(usize::MAX).1).collect();
         let more: usize = overrides.iter().map(Vec::len).sum();
-        let reservations = service.reservations().seen();
+        let reservations = service.reservations.seen();
         out.u32((limits.limits().len() + 1 + more + reservations.len()) as u32)?;
         // Before the limits: a key's own state is restored under its own policy.
         for (limit, overrides) in limits.limits().iter().zip(&overrides) {
@@ -72,7 +72,7 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
             out.limit(limit, overrides, now)?;
         }
         // After the limits, whose states may already have the end of one that was open before.
-        for (text, due) in service.reservations().texts(reservations) {
+        for (text, due) in service.reservations.texts(reservations) {
             out.bare(&format!("{RESERVATION}{text}"), due.get())?;
         }
     }
@@ -171,36 +171,15 @@ impl Out {
 }
 
 fn put(bytes: &mut Vec<u8>, entry: &SnapshotEntry) {
-    let mut number = |kind: &[u8], number: u64| {
-        bytes.extend_from_slice(kind);
-        bytes.extend_from_slice(&number.to_le_bytes());
-    };
-    let words = match entry {
-        SnapshotEntry::Key { tag, state } => {
-            number(&[KEY], *tag);
-            state
-        }
-        SnapshotEntry::Record { place, debt } => {
-            let [bits, of] = place.to_words();
-            number(&[RECORD], bits);
-            for word in [of].into_iter().chain(debt.to_words()) {
-                number(&[], word);
-            }
-            return;
-        }
-        SnapshotEntry::Own { tag, state } => {
-            number(&[OWN], *tag);
-            number(&[], state.len() as u64);
-            state
-        }
-        SnapshotEntry::Blocked { tag, until } => {
-            number(&[BLOCKED], *tag);
-            number(&[], *until);
-            return;
-        }
+    let (kind, words) = match entry {
+        SnapshotEntry::Key { tag, state } => (KEY, [&[*tag], &state[..]].concat()),
+        SnapshotEntry::Record { place, debt } => (RECORD, [place.to_words(), debt.to_words()].concat()),
+        SnapshotEntry::Own { tag, state } => (OWN, [&[*tag, state.len() as u64], &state[..]].concat()),
+        SnapshotEntry::Blocked { tag, until } => (BLOCKED, vec![*tag, *until]),
         // A kind that a later library adds, which this format cannot represent.
         _ => return,
     };
+    bytes.push(kind);
     for word in words {
         bytes.extend_from_slice(&word.to_le_bytes());
     }

@@ -8,7 +8,7 @@ use url::Url;
 const MAX_MESSAGE: usize = 64 << 20;
 
 /// A control plane, as in `https://envoy-gateway:18001?node=envoy-ratelimit&ca=/certs/ca.crt&cert=/certs/tls.crt&key=/certs/tls.key`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XdsSource {
     /// Scheme, host and port.
     pub(crate) origin: String,
@@ -57,13 +57,9 @@ impl std::str::FromStr for XdsSource {
             origin: format!("{}://{host}:{port}", url.scheme()),
             uses_tls,
             node: "default".to_owned(),
-            metadata: BTreeMap::new(),
-            headers: BTreeMap::new(),
-            ca: None,
-            identity: None,
-            server_name: None,
             max_message: MAX_MESSAGE,
             pauses: (Duration::from_secs(1), Duration::from_mins(1)),
+            ..Self::default()
         };
         let (mut cert, mut key) = (None, None);
         for (name, value) in url.query_pairs() {

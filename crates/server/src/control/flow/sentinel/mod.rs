@@ -74,19 +74,13 @@ impl Heartbeat {
     /// Reads the fields of a heartbeat.
     pub fn read(fields: impl Iterator<Item = (String, String)>) -> Result<Self, HeartbeatError> {
         let fields: HashMap<String, String> = fields.collect();
-        let field = |name: &'static str| fields.get(name).ok_or(HeartbeatError::Field(name));
-        let wrong = |name: &'static str| move |_| HeartbeatError::Field(name);
-        let app = field("app")?.clone();
-        if !is_name(&app) {
-            return Err(HeartbeatError::Field("app"));
-        }
-        let ip = field("ip")?.parse::<IpAddr>().map_err(|_| HeartbeatError::Field("ip"))?.to_canonical();
-        let port: u16 = field("port")?.parse().map_err(wrong("port"))?;
-        if port == 0 {
-            return Err(HeartbeatError::Field("port"));
-        }
+        let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
+        let wrong = HeartbeatError::Field;
+        let app = Some(field("app")).filter(|app| is_name(app)).ok_or(wrong("app"))?.to_owned();
+        let ip = field("ip").parse::<IpAddr>().map_err(|_| wrong("ip"))?.to_canonical();
+        let port = field("port").parse().ok().filter(|port| *port != 0).ok_or(wrong("port"))?;
         // In Sentinel `version` is the time, and `v` the version.
-        let at_ms = fields.get("version").and_then(|ms| ms.parse().ok());
+        let at_ms = field("version").parse().ok();
         Ok(Self { app, ip, port, at_ms })
     }
 }

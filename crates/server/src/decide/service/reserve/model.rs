@@ -151,8 +151,7 @@ impl World {
                 let joint = service.acquire_all(&asks(&self.key, MORE, 0), now).await.ok().unwrap();
                 let more = [MORE, 0].map(|cost| Estimate { cost, taken: now, place: 0 });
                 pause().await;
-                let is_kept =
-                    joint.is_allowed() && service.reservations().extend(self.id, &more, now).is_ok();
+                let is_kept = joint.is_allowed() && service.reservations.extend(self.id, &more, now).is_ok();
                 Outcome::Extended(is_kept)
             }
             Extend => {
@@ -174,7 +173,7 @@ impl World {
                 let joint = service.acquire_all(&asks(&self.key, HELD, 0), now).await.ok().unwrap();
                 pause().await;
                 let is_made =
-                    service.reservations().add::<&str, &[u8]>(&[], Nanos::from_secs(3_000), now).is_ok();
+                    service.reservations.add::<&str, &[u8]>(&[], Nanos::from_secs(3_000), now).is_ok();
                 self.took(joint.is_allowed() && is_made)
             }
             Reserve => {
@@ -200,15 +199,15 @@ impl World {
         let costs = costs.as_ref().map(<[u64; 2]>::as_slice);
         let is_first = match self.without {
             Some(Guard::EndsFirst) => {
-                let parts = service.reservations().parts(self.id).unwrap();
+                let parts = service.reservations.parts(self.id).unwrap();
                 let is_open = !parts.is_empty();
                 pause().await;
                 service.settle_parts(parts, costs, now);
-                let _ = service.reservations().end(self.id, None, now);
+                let _ = service.reservations.end(self.id, None, now);
                 is_open
             }
             Some(Guard::Late) => {
-                let ending = service.reservations().end(self.id, costs.map(<[u64]>::len), now).unwrap();
+                let ending = service.reservations.end(self.id, costs.map(<[u64]>::len), now).unwrap();
                 pause().await;
                 let is_first = ending.is_some();
                 service.settle_parts(
@@ -227,15 +226,15 @@ impl World {
     async fn copy(&self) {
         let (service, now) = (&self.service, self.service.now());
         let mut copy = SavedStates::default();
-        let seen = service.reservations().seen();
+        let seen = service.reservations.seen();
         let at_once = (self.without == Some(Guard::SeenAgain))
-            .then(|| service.reservations().texts(service.reservations().seen()).collect());
+            .then(|| service.reservations.texts(service.reservations.seen()).collect());
         pause().await;
         for (at, limit) in service.limits().limits().to_vec().iter().enumerate() {
             limit.snapshot(now, |entry| copy.limits.push((at, entry)));
             pause().await;
         }
-        copy.reservations = at_once.unwrap_or_else(|| service.reservations().texts(seen).collect());
+        copy.reservations = at_once.unwrap_or_else(|| service.reservations.texts(seen).collect());
         self.copy.replace(Some(copy));
     }
 
@@ -243,7 +242,7 @@ impl World {
     fn check(&self) -> Result<(), String> {
         let used = self.used()[0];
         let is_open = self.service.now() == START
-            && self.service.reservations().parts(self.id).is_ok_and(|parts| !parts.is_empty());
+            && self.service.reservations.parts(self.id).is_ok_and(|parts| !parts.is_empty());
         let least = self.taken.get() + if is_open { HELD } else { 0 };
         if used < least { Err(format!("{used} units count, not {least}")) } else { Ok(()) }
     }
@@ -283,7 +282,7 @@ impl World {
             assert!(limit.limiter().restore_at(&limit.spec().policy.policy().unwrap(), entry, now));
         }
         for (text, due) in &copy.reservations {
-            assert!(after.reservations().restore(text, *due), "{text}");
+            assert!(after.reservations.restore(text, *due), "{text}");
         }
         self.clock.set(START.saturating_add(TTL));
         after.expire_reservations(false).now_or_never().unwrap();

@@ -93,24 +93,21 @@ async fn listen(
             // A client that keeps its side open must not keep the server from stopping.
             () = events.closed() => return,
         };
-        let event = match message {
+        let (event, refusal) = match message {
             Ok(Some(_)) if heard.upgrade().is_none() => return,
-            Ok(Some(report)) if may_ask(rights.as_deref(), &report.domain) => Event::Reported { id, report },
+            Ok(Some(report)) if may_ask(rights.as_deref(), &report.domain) => {
+                (Event::Reported { id, report }, None)
+            }
             Ok(Some(report)) => {
                 let what = format!("the client may not ask for the domain `{}`", report.domain);
-                if let Some(say) = heard.upgrade() {
-                    let _ = say.try_send(Err(Status::permission_denied(what)));
-                }
-                Event::Closed { id }
+                (Event::Closed { id }, Some(Status::permission_denied(what)))
             }
-            Ok(None) => Event::Closed { id },
-            Err(error) => {
-                if let Some(say) = heard.upgrade() {
-                    let _ = say.try_send(Err(error));
-                }
-                Event::Closed { id }
-            }
+            Ok(None) => (Event::Closed { id }, None),
+            Err(error) => (Event::Closed { id }, Some(error)),
         };
+        if let Some((refusal, say)) = refusal.zip(heard.upgrade()) {
+            let _ = say.try_send(Err(refusal));
+        }
         let is_over = matches!(event, Event::Closed { .. });
         if events.send(event).await.is_err() || is_over {
             return;

@@ -20,7 +20,7 @@ const SECOND: Nanos = Nanos::from_secs(1);
 const QUIET_REPORTS: u32 = 2;
 
 /// The state of one Envoy's bucket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Part {
     /// The last measured requests per second; `None` before the first measurement.
     load: Option<u64>,
@@ -43,18 +43,7 @@ pub(super) struct Part {
 
 impl Part {
     pub fn new(now: Nanos) -> Self {
-        Self {
-            load: None,
-            unmeasured: 0,
-            measured_at: now,
-            quiet: 0,
-            share: 0,
-            until: Nanos::ZERO,
-            paid: 0,
-            paid_here: 0,
-            window: 0,
-            is_lost: false,
-        }
+        Self { measured_at: now, ..Self::default() }
     }
 
     /// Takes in the requests since the last report. Returns the admitted requests that were not paid for, for instance those

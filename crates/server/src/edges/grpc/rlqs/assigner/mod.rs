@@ -93,6 +93,9 @@ struct Group {
     wanted: u64,
 }
 
+/// A key of a limit, with the buckets that live, and with those of lost streams.
+type Sides = (Charged, [Vec<usize>; 2]);
+
 struct Assigner {
     service: Arc<Service>,
     stats: Arc<GrpcStats>,
@@ -417,34 +420,27 @@ impl Assigner {
     }
 
     fn groups(&mut self, second: u64, now: Nanos) -> Vec<Group> {
-        let mut groups: HashMap<(*const Limit, &[u8]), Group> = HashMap::new();
+        let mut sides: HashMap<(*const Limit, &[u8]), Sides> = HashMap::new();
         for (at, held) in &self.held {
             let Place::Limited(charged) = &held.place else { continue };
-            let group = groups.entry((Arc::as_ptr(&charged.limit), &charged.key)).or_insert_with(|| Group {
-                charged: charged.clone(),
-                live: Vec::new(),
-                lost: Vec::new(),
-                due: 0,
-                reserve: 0,
-                wanted: 0,
-            });
-            let side = if held.part.is_lost { &mut group.lost } else { &mut group.live };
-            side.push(at);
+            let same = sides.entry((Arc::as_ptr(&charged.limit), &charged.key));
+            let (_, sides) = same.or_insert_with(|| (charged.clone(), Default::default()));
+            sides[usize::from(held.part.is_lost)].push(at);
         }
-        let mut groups: Vec<Group> = groups.into_values().collect();
-        for group in &mut groups {
-            let Group { charged, live, lost, due, reserve, wanted } = group;
-            for at in live.iter().chain(&*lost) {
+        let sides: Vec<_> = sides.into_values().collect();
+        let group = |(charged, [live, lost]): Sides| {
+            for at in live.iter().chain(&lost) {
                 self.held[*at].part.pay(0, charged.terms.window_of(second));
             }
-            *due = lost.iter().map(|at| self.held[*at].part.share).fold(0, u64::saturating_add);
-            *reserve = lost.iter().map(|at| self.held[*at].part.later(now)).fold(0, u64::saturating_add);
+            let due = lost.iter().map(|at| self.held[*at].part.share).fold(0, u64::saturating_add);
+            let reserve = lost.iter().map(|at| self.held[*at].part.later(now)).fold(0, u64::saturating_add);
             let envoys = live.len() as u64;
             let floor = self.floor(&charged.terms, envoys);
             let wants =
                 live.iter().map(|at| self.held[*at].part.wants(&charged.terms, envoys, floor, now).most);
-            *wanted = wants.fold(0, u64::saturating_add);
-        }
-        groups
+            let wanted = wants.fold(0, u64::saturating_add);
+            Group { charged, live, lost, due, reserve, wanted }
+        };
+        sides.into_iter().map(group).collect()
     }
 }

@@ -90,12 +90,12 @@ impl Charged {
 
 /// The rule, the limit and the key for a bucket's descriptor.
 pub(super) fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place {
-    let descriptors = in_force.descriptors();
+    let descriptors = &in_force.descriptors;
     let mut key = Vec::new();
     let Some(found) = descriptors.domains.find_unordered(domain, bucket, &mut key) else {
         return Place::Free { rule: None };
     };
-    let (rule, limit) = (found.index, descriptors.limit(found.index));
+    let (rule, limit) = (found.index, descriptors.limits[found.index].as_ref());
     let Some(limit) = limit.filter(|limit| !limit.spec().shadow) else {
         return Place::Free { rule: Some(rule) };
     };
@@ -115,21 +115,12 @@ pub(super) fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u6
         Place::Limited(charged) => (charged.rule, charged.terms.limit),
         Place::Free { rule: None } => return,
     };
-    let counts = in_force.descriptors().counts(rule);
+    let counts = &in_force.descriptors.counts[rule];
     for (hits, is_denied) in [(admitted, false), (denied, true)] {
         if hits > 0 {
             // Envoy does not report how near the limit was.
-            let (decided, is_shadow, is_blocked) = (hits, false, false);
-            let fate = Fate {
-                hits,
-                decided,
-                is_denied,
-                is_shadow,
-                is_blocked,
-                limit,
-                near: limit,
-                remaining: limit,
-            };
+            let (decided, near, remaining) = (hits, limit, limit);
+            let fate = Fate { hits, decided, is_denied, limit, near, remaining, ..Fate::default() };
             counts.add(None, fate);
         }
     }
