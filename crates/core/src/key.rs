@@ -62,17 +62,18 @@ macro_rules! bytes {
 }
 bytes!(str, [u8], String, Vec<u8>);
 
-macro_rules! numbers {
-    ($($name:ty),*) => {$(
+macro_rules! arrays {
+    ($array:ident: $($name:ty),*) => {$(
         impl Key for $name {
             #[inline]
             fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-                read(&self.to_le_bytes())
+                read(&self.$array())
             }
         }
     )*};
 }
-numbers!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128);
+arrays!(to_le_bytes: u8, u16, u32, u64, u128, i8, i16, i32, i64, i128);
+arrays!(octets: Ipv4Addr, Ipv6Addr);
 
 macro_rules! pointers {
     ($($name:ty),*) => {$(
@@ -111,20 +112,6 @@ impl<K: Key + ToOwned + ?Sized> Key for Cow<'_, K> {
     #[inline]
     fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
         (**self).with_bytes(read)
-    }
-}
-
-impl Key for Ipv4Addr {
-    #[inline]
-    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-        read(&self.octets())
-    }
-}
-
-impl Key for Ipv6Addr {
-    #[inline]
-    fn with_bytes<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-        read(&self.octets())
     }
 }
 

@@ -1,6 +1,10 @@
 //! Time as an argument: integer nanoseconds on the clock of the state's owner.
 
-use core::{fmt, time::Duration};
+use core::{
+    fmt,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 /// A point on a limiter's clock, or a span between two points, in nanoseconds.
 ///
@@ -119,19 +123,19 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 /// assert_eq!(clock.now(), Nanos::from_millis(10_005));
 /// ```
 #[derive(Debug, Default)]
-pub struct ManualClock(core::sync::atomic::AtomicU64);
+pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
     /// A clock that starts at `start`.
     #[must_use]
     pub const fn new(start: Nanos) -> Self {
-        Self(core::sync::atomic::AtomicU64::new(start.0))
+        Self(AtomicU64::new(start.0))
     }
 
     /// Sets the clock to `to`, which may be earlier than before (to test a clock that goes back).
     pub fn set(&self, to: Nanos) {
         // Relaxed: the clock carries no other data.
-        self.0.store(to.0, core::sync::atomic::Ordering::Relaxed);
+        self.0.store(to.0, Relaxed);
     }
 
     /// Advances the clock by `span` (a [`Duration`] or [`Nanos`]), saturating, as
@@ -140,16 +144,12 @@ impl ManualClock {
         let span = span.into();
         let add = |ns| Some(Nanos(ns).saturating_add(span).0);
         // The closure always returns `Some`, so the result can be ignored. Relaxed as above.
-        let _ = self.0.fetch_update(
-            core::sync::atomic::Ordering::Relaxed,
-            core::sync::atomic::Ordering::Relaxed,
-            add,
-        );
+        let _ = self.0.fetch_update(Relaxed, Relaxed, add);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Nanos {
-        Nanos(self.0.load(core::sync::atomic::Ordering::Relaxed))
+        Nanos(self.0.load(Relaxed))
     }
 }

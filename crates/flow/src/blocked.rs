@@ -125,7 +125,8 @@ impl BlockCounts {
 }
 
 /// An entry that was blocked: an expected answer, not a failure. It is counted as blocked and has consumed nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{resource} is blocked by the {kind} rule {rule}{}", .retry_after.map_or(String::new(), |wait| format!("; retry after {wait:?}")))]
 pub struct Blocked {
     pub(crate) kind: BlockKind,
     pub(crate) reason: BlockReason,
@@ -187,15 +188,3 @@ impl Blocked {
         self.retry_after
     }
 }
-
-impl fmt::Display for Blocked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is blocked by the {} rule {}", self.resource, self.kind, self.rule)?;
-        match self.retry_after {
-            Some(wait) => write!(f, "; retry after {wait:?}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for Blocked {}

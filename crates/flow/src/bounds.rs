@@ -10,6 +10,13 @@ pub(crate) fn second(layout: Layout) -> View {
     layout.view(1, Duration::from_secs(1)).unwrap_or(layout.whole())
 }
 
+/// The whole units of a number that is not negative.
+#[inline]
+#[allow(clippy::cast_sign_loss, reason = "the cast saturates")]
+pub(crate) const fn whole(number: f64) -> u64 {
+    number as u64
+}
+
 /// [`Node::pass_far`](crate::node::Node::pass_far) admits only calls of at most this fraction of a bound. A call that it admits has to be withdrawn only if
 /// dozens of others come in between.
 const FAR: u64 = 64;

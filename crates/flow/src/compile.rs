@@ -1,6 +1,6 @@
 //! Compiles the rules of one resource. Rules that were already there keep their state.
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 use tidegate_core::stats::Layout;
 
@@ -27,22 +27,12 @@ impl State {
 fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compiled> {
     let (layout, name, rules) = (state.shared.layout, &*state.name, &set.rules);
     let related = set.related(name).into_iter();
-    let authority = set
-        .authority
-        .of(&rules.authority, name)
-        .into_iter()
-        .map(|rule| (rule.clone(), rule.to_string().into()));
-    let isolation = set
-        .isolation
-        .of(&rules.isolation, name)
-        .into_iter()
-        .map(|rule| (rule.clone(), rule.to_string().into()));
     let system = rules.system.iter().map(|rule| System::new(rule.clone(), layout));
     let none = (&[][..], &[][..], &[][..], &[][..]);
     let (params, flow, adaptive, breakers) =
         old.map_or(none, |old| (&old.params[..], &old.flow[..], &old.adaptive[..], &old.breakers[..]));
     let mut compiled = Compiled {
-        authority: authority.collect(),
+        authority: labelled(set.authority.of(&rules.authority, name)),
         system: system.collect(),
         params: keep(
             &set.hot_params.of(&rules.hot_params, name),
@@ -54,7 +44,7 @@ fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compi
             },
         ),
         flow: keep_flow(set, name, flow, layout),
-        isolation: isolation.collect(),
+        isolation: labelled(set.isolation.of(&rules.isolation, name)),
         adaptive: keep(
             &set.adaptive.of(&rules.adaptive, name),
             adaptive,
@@ -87,6 +77,11 @@ fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compi
         && compiled.breakers.is_empty()
         && compiled.watched.is_empty();
     (!is_empty).then_some(compiled)
+}
+
+/// The rules with what to call them.
+fn labelled<R: Clone + Display>(rules: Vec<&R>) -> Vec<(R, Arc<str>)> {
+    rules.into_iter().map(|rule| (rule.clone(), rule.to_string().into())).collect()
 }
 
 /// Returns the states of `rules`. An equal rule keeps its state from `old`, each at most once. `new` makes the others

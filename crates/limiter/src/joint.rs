@@ -93,6 +93,20 @@ impl<'a, C: ?Sized> Request<'a, C> {
             Self::Keyed { cost, .. } | Self::Unkeyed { cost, .. } => *cost,
         }
     }
+
+    pub(crate) const fn clock(&self) -> &'a C {
+        match self {
+            Self::Keyed { limiter, .. } => limiter.clock(),
+            Self::Unkeyed { limiter, .. } => limiter.clock(),
+        }
+    }
+
+    pub(crate) fn key(&self) -> Option<(&'a KeyedLimiter<C>, Tag)> {
+        match self {
+            Self::Keyed { limiter, key, .. } => Some((limiter, limiter.tag(key))),
+            Self::Unkeyed { .. } => None,
+        }
+    }
 }
 
 /// The decision over several limits.
@@ -164,13 +178,7 @@ pub(crate) fn with_all<C: ?Sized, R>(
     loop {
         let generations: Few<Option<(Home, Tag)>> = requests
             .iter()
-            .map(|request| match request {
-                Request::Keyed { limiter, key, .. } => {
-                    let tag = limiter.tag(key);
-                    Some((limiter.generation_of(tag), tag))
-                }
-                Request::Unkeyed { .. } => None,
-            })
+            .map(|request| request.key().map(|(limiter, tag)| (limiter.generation_of(tag), tag)))
             .collect();
         // Declared before all locks, so that it is dropped after them: no task is woken under a lock.
         let mut wakes = Wakes::default();
@@ -188,11 +196,7 @@ pub(crate) fn with_all<C: ?Sized, R>(
 /// # Errors
 /// The same as [`acquire_all_at`].
 pub fn acquire_all<C: Clock + ?Sized>(requests: &[Request<'_, C>]) -> Result<AllDecision, Full> {
-    let now = match requests.first() {
-        Some(Request::Keyed { limiter, .. }) => limiter.clock().now(),
-        Some(Request::Unkeyed { limiter, .. }) => limiter.clock().now(),
-        None => Nanos::ZERO,
-    };
+    let now = requests.first().map_or(Nanos::ZERO, |request| request.clock().now());
     acquire_all_at(requests, now)
 }
 

@@ -350,9 +350,7 @@ impl<C: Clock> Limiter<C> {
     pub fn set_policy(&self, policy: impl Into<Policy>) {
         self.set_policy_at(policy, self.clock.now());
     }
-}
 
-impl<C: Clock> Limiter<C> {
     /// [`reset_at`](Self::reset_at) at the current time.
     pub fn reset(&self) -> bool {
         self.reset_at(self.clock.now())

@@ -86,11 +86,12 @@ impl<C: Clock> fmt::Debug for Permit<'_, C> {
 /// ```
 #[must_use = "a permit that is dropped is given back at once"]
 pub struct OwnedPermit<C: Clock = SystemClock> {
-    from: Owner<C>,
+    from: Owned<C>,
     cost: u64,
 }
 
-enum Owner<C> {
+/// A limiter or one of its keys, which is kept alive.
+pub(crate) enum Owned<C> {
     One(Arc<Limiter<C>>),
     Key(Arc<KeyedLimiter<C>>, Tag),
 }
@@ -102,7 +103,7 @@ impl<C: Clock> OwnedPermit<C> {
     /// The same as [`Limiter::permit`].
     pub fn of(limiter: &Arc<Limiter<C>>, cost: u64) -> Result<Self, Denied> {
         limiter.permit(cost)?.keep();
-        Ok(Self { from: Owner::One(Arc::clone(limiter)), cost })
+        Ok(Self { from: Owned::One(Arc::clone(limiter)), cost })
     }
 
     /// Takes `cost` of a key until the permit is dropped.
@@ -112,7 +113,7 @@ impl<C: Clock> OwnedPermit<C> {
     pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u64) -> Result<Self, Denied> {
         let tag = limiter.tag_of(&key);
         limiter.permit(key, cost)?.keep();
-        Ok(Self { from: Owner::Key(Arc::clone(limiter), tag), cost })
+        Ok(Self { from: Owned::Key(Arc::clone(limiter), tag), cost })
     }
 
     /// The number of units.
@@ -138,7 +139,7 @@ impl<T: Timer> OwnedPermit<T> {
         deadline: Option<Nanos>,
     ) -> Result<Self, WaitError> {
         limiter.wait_permit(cost, deadline).await?.keep();
-        Ok(Self { from: Owner::One(Arc::clone(limiter)), cost })
+        Ok(Self { from: Owned::One(Arc::clone(limiter)), cost })
     }
 
     /// Waits for a permit of a key as [`KeyedLimiter::wait`] does.
@@ -153,15 +154,15 @@ impl<T: Timer> OwnedPermit<T> {
     ) -> Result<Self, WaitError> {
         let tag = limiter.tag_of(&key);
         limiter.wait_permit(key, cost, deadline).await?.keep();
-        Ok(Self { from: Owner::Key(Arc::clone(limiter), tag), cost })
+        Ok(Self { from: Owned::Key(Arc::clone(limiter), tag), cost })
     }
 }
 
 impl<C: Clock> Drop for OwnedPermit<C> {
     fn drop(&mut self) {
         drop(match &self.from {
-            Owner::One(limiter) => Permit::of(limiter, self.cost),
-            Owner::Key(limiter, tag) => Permit::of_key(limiter, *tag, self.cost),
+            Owned::One(limiter) => Permit::of(limiter, self.cost),
+            Owned::Key(limiter, tag) => Permit::of_key(limiter, *tag, self.cost),
         });
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Clock, Denied, Estimate, Key, Nanos, Policy};
 
-use crate::{KeyedLimiter, Limiter, SystemClock, table::Tag};
+use crate::{KeyedLimiter, Limiter, SystemClock, permit::Owned};
 
 /// The number of estimates that are remembered with their times.
 const MOST: usize = 16;
@@ -80,7 +80,7 @@ impl Eras {
 /// ```
 #[must_use = "a reservation that is dropped keeps its estimate"]
 pub struct Reservation<C: Clock = SystemClock> {
-    of: Of<C>,
+    of: Owned<C>,
     /// Empty once it is settled.
     estimates: Estimates,
     is_cancelled_on_drop: bool,
@@ -135,18 +135,13 @@ impl From<Estimate> for Estimates {
     }
 }
 
-enum Of<C> {
-    All(Arc<Limiter<C>>),
-    Key(Arc<KeyedLimiter<C>>, Tag),
-}
-
 impl<C: Clock> Reservation<C> {
     /// Takes an estimate of `cost`.
     ///
     /// # Errors
     /// [`Denied`] if the limiter does not admit the estimate. A reservation does not report a leaky bucket's delay.
     pub fn of(limiter: &Arc<Limiter<C>>, cost: u64) -> Result<Self, Denied> {
-        Self::take(Of::All(Arc::clone(limiter)), cost)
+        Self::take(Owned::One(Arc::clone(limiter)), cost)
     }
 
     /// Takes an estimate of `cost` for a key.
@@ -154,10 +149,10 @@ impl<C: Clock> Reservation<C> {
     /// # Errors
     /// The same as [`of`](Self::of).
     pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u64) -> Result<Self, Denied> {
-        Self::take(Of::Key(Arc::clone(limiter), limiter.tag_of(&key)), cost)
+        Self::take(Owned::Key(Arc::clone(limiter), limiter.tag_of(&key)), cost)
     }
 
-    fn take(of: Of<C>, cost: u64) -> Result<Self, Denied> {
+    fn take(of: Owned<C>, cost: u64) -> Result<Self, Denied> {
         let estimates = of.take(cost)?.into();
         Ok(Self { of, estimates, is_cancelled_on_drop: false })
     }
@@ -200,10 +195,10 @@ impl<C: Clock> Reservation<C> {
     }
 }
 
-impl<C: Clock> Of<C> {
+impl<C: Clock> Owned<C> {
     fn now(&self) -> Nanos {
         match self {
-            Self::All(limiter) => limiter.clock().now(),
+            Self::One(limiter) => limiter.clock().now(),
             Self::Key(limiter, _) => limiter.clock().now(),
         }
     }
@@ -211,11 +206,11 @@ impl<C: Clock> Of<C> {
     fn take(&self, cost: u64) -> Result<Estimate, Denied> {
         let taken = self.now();
         let place = match self {
-            Self::All(limiter) => limiter.place(),
+            Self::One(limiter) => limiter.place(),
             Self::Key(limiter, tag) => limiter.place_of(*tag),
         };
         let decision = match self {
-            Self::All(limiter) => limiter.acquire_at(cost, taken),
+            Self::One(limiter) => limiter.acquire_at(cost, taken),
             Self::Key(limiter, tag) => limiter.acquire_tag(*tag, cost, taken),
         };
         decision.into_result()?;
@@ -225,7 +220,7 @@ impl<C: Clock> Of<C> {
     fn settle(&self, estimate: Estimate, actual: u64) {
         let now = self.now();
         match self {
-            Self::All(limiter) => limiter.settle_at(estimate, actual, now),
+            Self::One(limiter) => limiter.settle_at(estimate, actual, now),
             Self::Key(limiter, tag) => limiter.settle_tag(*tag, estimate, actual, now),
         }
     }

@@ -12,7 +12,6 @@ use tidegate_core::{Decision, Nanos};
 use crate::{
     AllDecision, Full, Permit, Request, Timer,
     joint::{Few, States, with_all},
-    table::Tag,
     wait::{CALL, Ticket, Wakes},
 };
 
@@ -104,11 +103,8 @@ pub async fn wait_all<T: Timer>(
             return Err(WaitAllError::Deadline(Box::new(all)));
         }
         let until = deadline.map_or(next, |deadline| deadline.min(next));
-        if until < Nanos::MAX {
-            places.sleep(Some(pin!(timer.sleep_until(until)))).await;
-        } else {
-            places.sleep(None::<Pin<&mut std::future::Ready<()>>>).await;
-        }
+        let timer = (until < Nanos::MAX).then(|| timer.sleep_until(until));
+        places.sleep(pin!(timer).as_pin_mut()).await;
     }
 }
 
@@ -270,20 +266,6 @@ fn order<T: Timer>(
 }
 
 impl<'a, C: Timer> Request<'a, C> {
-    fn clock(&self) -> &'a C {
-        match self {
-            Self::Keyed { limiter, .. } => limiter.clock(),
-            Self::Unkeyed { limiter, .. } => limiter.clock(),
-        }
-    }
-
-    fn key(&self) -> Option<(&'a crate::KeyedLimiter<C>, Tag)> {
-        match self {
-            Self::Keyed { limiter, key, .. } => Some((limiter, limiter.tag(key))),
-            Self::Unkeyed { .. } => None,
-        }
-    }
-
     /// Whether only the return of permits makes room.
     fn is_in_flight(&self) -> bool {
         match self {

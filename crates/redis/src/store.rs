@@ -10,7 +10,7 @@ use crate::{
     connection::Connector,
     health::{Monitor, SeenNode, random, seen},
     limit::{
-        ReservedSlots, Sweeper, acquire_all,
+        ReservedSlots, acquire_all,
         denials::{Ask, Denials},
     },
     name::is_word,
@@ -30,7 +30,6 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     batcher: Arc<Batcher>,
     denials: Denials,
-    sweeper: Sweeper,
     orders: Arc<Orders>,
     reserved: ReservedSlots,
     rules: Arc<Rules>,
@@ -78,7 +77,6 @@ impl Store {
         Ok(Self(Arc::new(Inner {
             batcher,
             denials: Denials::new(random()),
-            sweeper: Sweeper::default(),
             orders: Arc::default(),
             reserved: ReservedSlots::default(),
             rules: Arc::default(),
@@ -131,7 +129,7 @@ impl Store {
             Order::Override(text) => (OrderKind::Override, text),
         };
         let order = (Kind::Lasting(kind), limit, key);
-        self.orders_followed().give(self.batcher(), self.sweeper(), order, text, span).await.map(drop)
+        self.orders_followed().give(self.batcher(), order, text, span).await.map(drop)
     }
 
     /// Ends an order about a key. Returns whether it was in force.
@@ -140,7 +138,7 @@ impl Store {
     /// As [`order`](Self::order).
     pub async fn end_order(&self, limit: &str, key: &[u8], kind: OrderKind) -> Result<bool, StoreError> {
         let order = (Kind::Lasting(kind), limit, key);
-        self.orders_followed().give(self.batcher(), self.sweeper(), order, "", None).await
+        self.orders_followed().give(self.batcher(), order, "", None).await
     }
 
     /// The orders about the keys of the limit with this name. They are empty at first; this node follows the store's from now on.
@@ -161,7 +159,7 @@ impl Store {
     }
 
     pub(crate) fn orders_followed(&self) -> &Arc<Orders> {
-        self.0.orders.keep_up(self.batcher(), self.sweeper());
+        self.0.orders.keep_up(self.batcher());
         &self.0.orders
     }
 
@@ -170,7 +168,7 @@ impl Store {
     pub fn stats(&self) -> Stats {
         let monitor = &self.batcher().monitor;
         let mut stats = monitor.counters().read(self.nodes(), monitor.runner.connector.made());
-        let counts = self.sweeper().counts();
+        let counts = self.batcher().sweeper.counts();
         stats.leased += counts.decided;
         stats.remembered += counts.remembered;
         stats.differing_rules = self.0.rules.differing().len() as u64;
@@ -246,7 +244,7 @@ impl Store {
     ///
     /// A limit that is dropped also gives back, but in the background. At the end of a program, wait for this method.
     pub async fn close(&self) {
-        self.sweeper().close(self.batcher()).await;
+        self.batcher().close_all().await;
     }
 
     /// Holds requests back until the result is dropped. Then they leave for the store in as few calls as possible. This is for
@@ -267,10 +265,6 @@ impl Store {
 
     pub(crate) fn denials(&self) -> &Denials {
         &self.0.denials
-    }
-
-    pub(crate) fn sweeper(&self) -> &Sweeper {
-        &self.0.sweeper
     }
 
     /// Fails if the deadline has passed.

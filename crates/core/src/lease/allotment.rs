@@ -39,16 +39,9 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub fn decision(&self, limit: u64, left: u32, now: Nanos) -> Decision {
-        let wait = self.until.saturating_since(now).get();
-        Decision::deny(
-            Standing {
-                limit,
-                room: left.into(),
-                unit: 1,
-                reset_after: self.reset_at.saturating_since(now).get(),
-            },
-            wait,
-        )
+        let reset_after = self.reset_at.saturating_since(now).get();
+        let standing = Standing { limit, room: left.into(), unit: 1, reset_after };
+        Decision::deny(standing, self.until.saturating_since(now).get())
     }
 }
 

@@ -76,9 +76,7 @@ impl Lease {
     pub fn ask_quickly(&self, cost: u64, now: Nanos) -> Option<(Decision, Option<Request>)> {
         match self.allotment.spend(self.limit, cost, now) {
             Spend::Spent { decision, low: false, .. } => Some((decision, None)),
-            Spend::Spent { decision, low: true, .. } => {
-                Some((decision, self.spent_to_the_mark(decision, now).request()))
-            }
+            Spend::Spent { decision, low: true, .. } => Some((decision, self.spent_to_the_mark(now))),
             Spend::Short => self.allotment.refusal(self.limit, cost, now).map(|denied| (denied, None)),
         }
     }
@@ -93,7 +91,7 @@ impl Lease {
     pub fn take(&self, cost: u64, now: Nanos) -> Result<Taken, Option<Request>> {
         match self.allotment.spend(self.limit, cost, now) {
             Spend::Spent { decision, low, of } => {
-                let renew = if low { self.spent_to_the_mark(decision, now).request() } else { None };
+                let renew = if low { self.spent_to_the_mark(now) } else { None };
                 Ok(Taken { decision, renew, cost, of })
             }
             Spend::Short => self.take_slowly(cost, now),
@@ -141,25 +139,19 @@ impl Lease {
 
     #[cold]
     #[inline(never)]
-    fn spent_to_the_mark(&self, decision: Decision, now: Nanos) -> Answer {
+    fn spent_to_the_mark(&self, now: Nanos) -> Option<Request> {
         let mut state = self.state();
         state.look(&self.allotment, &self.terms, now);
-        match state.renewal(&self.terms, now) {
-            Some(request) => Answer::Renew(decision, request),
-            None => Answer::Decided(decision),
-        }
+        state.renewal(&self.terms, now)
     }
 
     #[cold]
     #[inline(never)]
     fn ask_slowly(&self, cost: u64, now: Nanos) -> Answer {
         if cost > self.limit {
-            return Answer::Decided(Decision::too_large(Standing {
-                limit: self.limit,
-                room: self.allotment.left().into(),
-                unit: 1,
-                reset_after: 0,
-            }));
+            let room = self.allotment.left().into();
+            let standing = Standing { limit: self.limit, room, unit: 1, reset_after: 0 };
+            return Answer::Decided(Decision::too_large(standing));
         }
         let mut state = self.state();
         if let Some((decision, renewal, _)) = self.spend_reserves(&mut state, cost, now) {

@@ -126,9 +126,7 @@ impl MetricLog {
             Some(open) if fits(&open) => open,
             _ => self.roll(&date)?,
         };
-        let mut entry = [0; 16];
-        entry[..8].copy_from_slice(&second.to_be_bytes());
-        entry[8..].copy_from_slice(&open.bytes.to_be_bytes());
+        let entry = [second.to_be_bytes(), open.bytes.to_be_bytes()].concat();
         for line in lines {
             let line = format!("{line}\n");
             open.lines.write_all(line.as_bytes())?;

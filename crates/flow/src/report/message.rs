@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Nanos, stats::Slot};
 
+use super::{Report, Rules};
 use crate::{Gate, Node, Resource, sources::yaml};
 
 /// The bytes of resources in one report. The server takes bodies of 64 KiB.
@@ -25,9 +26,9 @@ struct Head<'a> {
     /// The current second.
     now: u64,
     /// The version of the rules from the server.
-    version: Option<&'a str>,
+    version: &'a Option<String>,
     /// Why they were rejected.
-    rejected: Option<&'a str>,
+    rejected: &'a Option<String>,
     /// Resources that found no room.
     left_out: usize,
     /// The gate's rules, when the server needs them.
@@ -124,15 +125,7 @@ pub(super) struct Collect {
 
 impl Collect {
     /// The report of the seconds that have ended and were not sent yet.
-    pub fn body(
-        &mut self,
-        gate: &Gate,
-        app: &str,
-        instance: &str,
-        version: Option<&str>,
-        rejected: Option<&str>,
-        own: Option<&Own>,
-    ) -> String {
+    pub fn body(&mut self, gate: &Gate, report: &Report, rules: &Rules, own: Option<&Own>) -> String {
         let now = gate.now();
         let current = now.get() / SECOND;
         // The first report begins with the second before the current one.
@@ -178,6 +171,7 @@ impl Collect {
             }
             resources.push(value);
         }
+        let (Report { app, instance, .. }, Rules { version, rejected }) = (report, rules);
         let left_out = all.len() - resources.len();
         let head =
             Head { app, instance, now: current, version, rejected, left_out, own, resources: &resources };

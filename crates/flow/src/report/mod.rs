@@ -210,17 +210,9 @@ struct Reporting {
 impl Reporting {
     /// Sends one report. Returns true if its answer brought rules that were loaded.
     fn once(&mut self) -> Result<bool, ReportError> {
-        let Rules { version, rejected } = &self.rules;
         let loaded = self.gate.rules_version();
         let own = (self.told != Some(loaded)).then(|| Own::of(&self.gate));
-        let body = self.collect.body(
-            &self.gate,
-            &self.report.app,
-            &self.report.instance,
-            version.as_deref(),
-            rejected.as_deref(),
-            own.as_ref(),
-        );
+        let body = self.collect.body(&self.gate, &self.report, &self.rules, own.as_ref());
         let ReportReply { rules, wants_own } = self.client.send(&body)?;
         self.collect.sent();
         self.told = (!wants_own).then_some(loaded);

@@ -128,11 +128,8 @@ pub struct LoadError {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("rules rejected; the previous rules stay active: ")?;
-        for (at, rule) in self.rules.iter().enumerate() {
-            write!(f, "{}{rule}", if at == 0 { "" } else { "; " })?;
-        }
-        Ok(())
+        let rules: Vec<String> = self.rules.iter().map(ToString::to_string).collect();
+        write!(f, "rules rejected; the previous rules stay active: {}", rules.join("; "))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The threshold of a rule: a fixed number, or one that depends on the memory in use.
 
 use super::InvalidRule;
-use crate::sample::SystemSample;
+use crate::{bounds::whole, sample::SystemSample};
 
 /// The threshold of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,10 +59,8 @@ impl Threshold {
 
     #[inline]
     fn units_at(self, used: u64) -> u64 {
-        // The cast saturates and drops the fraction, which does not change `passed + n > threshold` for whole numbers.
-        #[allow(clippy::cast_sign_loss)]
-        let units = self.at(used) as u64;
-        units
+        // Without the fraction, `passed + n > threshold` is the same for whole numbers.
+        whole(self.at(used))
     }
 
     pub(crate) fn validate(self) -> Result<(), InvalidRule> {

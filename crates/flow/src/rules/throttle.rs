@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use tidegate_core::Nanos;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::{
+    bounds::whole,
+    sync::{AtomicU64, Ordering},
+};
 
 /// The start of the last call, plus one; 0 before the first call. It is one word, so that no two calls get the same
 /// place.
@@ -112,10 +115,7 @@ pub(crate) fn cost(n: u32, per_interval: f64, interval: Nanos) -> Option<Nanos> 
     if per_interval <= 0.0 {
         return None;
     }
-    // The cast saturates; negative values were rejected above.
-    #[allow(clippy::cast_sign_loss)]
-    let cost = (interval.get() as f64 * f64::from(n) / per_interval).ceil() as u64;
-    Some(Nanos::new(cost))
+    Some(Nanos::new(whole((interval.get() as f64 * f64::from(n) / per_interval).ceil())))
 }
 
 #[cfg(all(test, loom))]

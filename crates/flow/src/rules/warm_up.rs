@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use tidegate_core::Nanos;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::{
+    bounds,
+    sync::{AtomicU64, Ordering},
+};
 
 const TOKEN_BITS: u32 = 30;
 const TOKENS: u64 = (1 << TOKEN_BITS) - 1;
@@ -49,8 +52,7 @@ impl WarmUp {
         }
         let slope = (factor - 1.0) / count / (max - warning);
         // Checked above to be below 2³⁰. The bucket starts full, so the resource starts cold.
-        #[allow(clippy::cast_sign_loss)]
-        let max = max as u64;
+        let max = bounds::whole(max);
         Ok(Self { count, factor, warning, max, slope, state: AtomicU64::new(max) })
     }
 
@@ -82,10 +84,8 @@ impl WarmUp {
         let level = tokens as f64;
         let filled = if level < self.warning || level > self.warning && idle {
             let elapsed = second - (state >> TOKEN_BITS);
-            // The cast saturates, and the sum is bounded on the next line.
-            #[allow(clippy::cast_sign_loss)]
-            let more = (elapsed as f64 * self.count) as u64;
-            tokens.saturating_add(more)
+            // The sum is bounded below.
+            tokens.saturating_add(bounds::whole(elapsed as f64 * self.count))
         } else {
             tokens
         };
@@ -95,8 +95,5 @@ impl WarmUp {
 
 /// Returns the whole units of a rate. A rate that differs from a whole number only by rounding counts as that number.
 pub(crate) fn whole(rate: f64) -> u64 {
-    // The rate is positive, and the cast saturates.
-    #[allow(clippy::cast_sign_loss)]
-    let units = (rate * (1.0 + 1e-12)) as u64;
-    units
+    bounds::whole(rate * (1.0 + 1e-12))
 }

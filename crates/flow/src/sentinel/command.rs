@@ -293,19 +293,14 @@ fn metric(program: &Program, parameters: &Parameters) -> Result<String, String> 
     let most = number("maxLines")?.map_or(MAX_LINES, |most| MAX_LINES.min(most as usize));
     let wanted = parameters.get("identity").filter(|name| !name.is_empty());
     let now = program.gate.now();
-    let mut lines = Vec::new();
     let resources = program.gate.resources();
     let nodes = resources.iter().map(|resource| (resource.name(), resource.node()));
-    for (name, node) in nodes.chain([(INBOUND, program.gate.inbound())]) {
-        if wanted.is_some_and(|wanted| wanted != name) {
-            continue;
-        }
-        for line in MetricLine::ended(name, node, now) {
-            if (start..=end).contains(&line.at_ms) {
-                lines.push(line);
-            }
-        }
-    }
+    let mut lines: Vec<MetricLine> = nodes
+        .chain([(INBOUND, program.gate.inbound())])
+        .filter(|(name, _)| wanted.is_none_or(|wanted| wanted == name))
+        .flat_map(|(name, node)| MetricLine::ended(name, node, now))
+        .filter(|line| (start..=end).contains(&line.at_ms))
+        .collect();
     lines.sort_by_key(|line| line.at_ms);
     lines.truncate(most);
     Ok(lines.iter().map(MetricLine::thin).collect())

@@ -3,8 +3,12 @@
 use crate::table::{BuildError, HashKeys, WhenFull};
 use tidegate_core::Policy;
 
-use super::KeyedLimiter;
-use crate::SystemClock;
+use super::{
+    Generation, KeyedLimiter,
+    exceptions::Exceptions,
+    generation::{Generations, Room},
+};
+use crate::{SystemClock, marks::Marks, reserve::Eras, sync::Mutex, wait::Lines};
 
 /// The default bound on keys.
 const DEFAULT_MAX_KEYS: usize = 1 << 20;
@@ -77,12 +81,17 @@ impl<C> KeyedBuilder<C> {
     /// # Errors
     /// If the maximum number of keys is 0, or the memory for that many states cannot be reserved.
     pub fn build(self) -> Result<KeyedLimiter<C>, BuildError> {
-        KeyedLimiter::from_parts(
-            self.policy,
-            self.max_keys,
-            self.when_full,
-            self.hash.unwrap_or_else(HashKeys::random),
-            self.clock,
-        )
+        let Self { policy, max_keys, when_full, hash, clock } = self;
+        let room = Room { max_keys, when_full };
+        Ok(KeyedLimiter {
+            generations: Generations::new(Generation::new(policy, room, None)?),
+            exceptions: Exceptions::new(max_keys),
+            hash: hash.unwrap_or_else(HashKeys::random),
+            changing: Mutex::new(room),
+            marks: Marks::new(max_keys),
+            lines: Lines::new(),
+            eras: Eras::new(),
+            clock,
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::PoisonError, time::Duration};
 
-use crate::table::{BuildError, HashKeys, Stats, Tag, WhenFull};
+use crate::table::{BuildError, HashKeys, Stats, Tag};
 use tidegate_core::{Algorithm, Clock, Decision, Estimate, Key, Nanos, Policy};
 
 use super::{
@@ -79,29 +79,6 @@ impl KeyedLimiter {
     /// A builder for a limiter with other options.
     pub fn builder(policy: impl Into<Policy>) -> KeyedBuilder {
         KeyedBuilder::new(policy.into())
-    }
-}
-
-impl<C> KeyedLimiter<C> {
-    pub(super) fn from_parts(
-        policy: Policy,
-        max_keys: usize,
-        when_full: WhenFull,
-        hash: HashKeys,
-        clock: C,
-    ) -> Result<Self, BuildError> {
-        let room = Room { max_keys, when_full };
-        let generation = Generation::new(policy, room, None)?;
-        Ok(Self {
-            generations: Generations::new(generation),
-            exceptions: Exceptions::new(max_keys),
-            hash,
-            changing: Mutex::new(room),
-            marks: Marks::new(max_keys),
-            lines: Lines::new(),
-            eras: Eras::new(),
-            clock,
-        })
     }
 }
 

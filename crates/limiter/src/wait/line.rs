@@ -350,9 +350,8 @@ impl WaitLine {
             },
             Some(Err(_)) => {}
         }
-        self.version += 1;
         ticket.finish();
-        self.settle(ground, wakes);
+        self.changed(ground, wakes);
     }
 
     /// Records that the work of a ticket with a leaky bucket's reservation starts.
@@ -366,8 +365,7 @@ impl WaitLine {
     pub fn refund(&mut self, ground: &mut Ground<'_>, cost: u64, wakes: &mut Wakes) {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         self.reservations.refund(ground.policy, ground.state, ground.now, cost);
-        self.version += 1;
-        self.settle(ground, wakes);
+        self.changed(ground, wakes);
     }
 
     /// Charges units, whether they fit or not. All waiters wait longer. Returns the decision on a cost of 0 afterwards.
@@ -375,8 +373,7 @@ impl WaitLine {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         by.charge(ground.state, ground.now, cost);
         let standing = by.check(ground.state, ground.now, 0);
-        self.version += 1;
-        self.settle(ground, wakes);
+        self.changed(ground, wakes);
         standing
     }
 
@@ -384,8 +381,7 @@ impl WaitLine {
     pub fn correct(&mut self, ground: &mut Ground<'_>, estimate: Estimate, actual: u64, wakes: &mut Wakes) {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         ground.policy.settle(ground.state, ground.now, estimate, actual);
-        self.version += 1;
-        self.settle(ground, wakes);
+        self.changed(ground, wakes);
     }
 
     /// Handles a change that no plan foresaw: of the policy, or a block. Serves waiters for whom it makes room.

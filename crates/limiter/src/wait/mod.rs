@@ -22,9 +22,8 @@ use crate::Timer;
 use alarm::Alarm;
 pub(crate) use line::{CALL, Joined, WaitLine};
 pub(crate) use lines::{Lines, OneLine};
-pub(crate) use ticket::Ticket;
-pub(crate) use ticket::Wakes;
 use ticket::{Outcome, sleep};
+pub(crate) use ticket::{Ticket, Wakes};
 
 /// Why a wait ended without admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -64,10 +64,8 @@ impl Plan {
                 // An outdated plan still gives a time in the future.
                 let wait = at.saturating_since(now).get().max(1);
                 let reset = self.policy.check(&self.state, at, 0).reset_after_nanos();
-                Decision::deny(
-                    Standing { limit, room: 0, unit: 1, reset_after: reset.saturating_add(wait) },
-                    wait,
-                )
+                let reset_after = reset.saturating_add(wait);
+                Decision::deny(Standing { limit, room: 0, unit: 1, reset_after }, wait)
             }
             Turn::Unknown | Turn::Never => {
                 Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX })

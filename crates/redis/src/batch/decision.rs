@@ -80,7 +80,16 @@ impl Batcher {
         };
         self.monitor.admit(shard)?;
         // Boxed, so that the future of a request that shares a call is small: it is moved several times.
-        let answer = Box::pin(self.decide_alone(shard, plan, key, cost, deadline)).await;
+        let answer: Answer = Box::pin(async {
+            let batch = Batch { keys: vec![key], costs: vec![cost], counts: vec![1] };
+            let (now, mut found) = self.decide_batch(shard, plan, &batch, deadline).await?;
+            let mut answer = Err(StoreError::BadReply);
+            if let Some(before) = found.pop() {
+                each_answer(plan, before, now, &[cost], |given| answer = given);
+            }
+            answer
+        })
+        .await;
         self.monitor.decided(&answer);
         answer
     }
@@ -95,24 +104,6 @@ impl Batcher {
     ) -> Vec<Answer> {
         let question = |(key, cost)| (key, move |place| Question { cost, place });
         self.ask(plan, requests.into_iter().map(question), deadline, deadline).await
-    }
-
-    /// Sends the request of a caller when no other call is in flight.
-    async fn decide_alone(
-        &self,
-        shard: usize,
-        plan: &Plan,
-        key: Vec<u8>,
-        cost: u64,
-        deadline: Deadline,
-    ) -> Answer {
-        let batch = Batch { keys: vec![key], costs: vec![cost], counts: vec![1] };
-        let (now, mut found) = self.decide_batch(shard, plan, &batch, deadline).await?;
-        let mut answer = Err(StoreError::BadReply);
-        if let Some(before) = found.pop() {
-            each_answer(plan, before, now, &[cost], |given| answer = given);
-        }
-        answer
     }
 
     /// Makes one call.
@@ -131,7 +122,7 @@ impl Batcher {
 }
 
 fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u64], mut give: impl FnMut(Answer)) {
-    let told = before.value().and_then(|value| {
+    let told = before.and_then(|value| {
         let told =
             plan.decisions(value.as_deref(), now, costs, |_, decision, seen| give(Ok((decision, seen))));
         told.ok_or(StoreError::NotOurs)

@@ -87,11 +87,10 @@ impl Errand {
     }
 
     fn failed(mut self, batcher: &Batcher, error: &StoreError) {
-        // Record the failure first, so that a caller who retries finds it.
-        if let Some(request) = self.request.take() {
-            self.held.lease.failed(request);
-        }
-        match self.caller.take() {
+        let caller = self.caller.take();
+        // The lease records the failure first, so that a caller who retries finds it.
+        drop(self);
+        match caller {
             // The caller counts the error.
             Some(caller) => caller.give(Err(error.clone())),
             None => batcher.monitor.counters().error(error),
@@ -187,8 +186,7 @@ impl Batcher {
 }
 
 fn grants(leases: &Leases, before: Before, now: Nanos, errands: &[Errand]) -> Result<Vec<Grant>, StoreError> {
-    let value = before.value()?;
     let requests: Vec<&Asked> = errands.iter().filter_map(|errand| errand.request.as_ref()).collect();
-    let grants = leases.plan.grants(&leases.terms, value.as_deref(), now, requests.into_iter());
+    let grants = leases.plan.grants(&leases.terms, before?.as_deref(), now, requests.into_iter());
     grants.ok_or(StoreError::NotOurs)
 }

@@ -16,12 +16,14 @@ mod decision;
 mod group;
 mod lease;
 mod queue;
+mod sweep;
 
 use std::sync::Arc;
 
 use collect::{Answer, Collector, Place};
 use group::{Call, group};
 use queue::{Queue, Turn};
+use sweep::Sweeper;
 
 use crate::{Deadline, StoreError, health::Monitor, script::Scripts};
 
@@ -32,6 +34,7 @@ const GONE: Answer = Err(StoreError::Down);
 pub struct Batcher {
     pub monitor: Arc<Monitor>,
     pub scripts: Scripts,
+    pub sweeper: Sweeper,
     shards: Vec<Shard>,
 }
 
@@ -75,7 +78,7 @@ struct Waiting<R: Request> {
 impl Batcher {
     pub fn new(monitor: Arc<Monitor>) -> Arc<Self> {
         let shards = (0..monitor.shards()).map(|_| Shard::default()).collect();
-        Arc::new(Self { monitor, scripts: Scripts::new(), shards })
+        Arc::new(Self { monitor, scripts: Scripts::new(), sweeper: Sweeper::default(), shards })
     }
 
     fn waiting<R: Request>(

@@ -149,8 +149,7 @@ mod tests {
         for at in 1..EARLY {
             assert_eq!(queue.put([at], NEAR, after(1_000_000)), Turn::Wait);
         }
-        let Turn::Send(gathered) = queue.put([EARLY], NEAR, NOW) else { panic!("enough have gathered") };
-        assert_eq!(gathered.len(), EARLY);
+        assert_eq!(queue.put([EARLY], NEAR, NOW), Turn::Send((1..=EARLY).collect()), "enough have gathered");
         assert_eq!(queue.put([1], NEAR, NOW), Turn::Wait);
         assert_eq!(queue.ended(NEAR, NOW), Turn::Wait, "another call is under way");
         assert_eq!(queue.ended(NEAR, NOW), Turn::Send(vec![1]), "it was the last");
@@ -169,51 +168,35 @@ mod tests {
         assert_eq!(queue.put([2], FAR, after(500)), Turn::Wait, "a task will send them");
         assert_eq!(queue.woken(FAR, after(1_000)), Turn::Send(vec![1, 2]));
         assert_eq!(queue.put([3], FAR, after(5_000)), Turn::Send(vec![3]), "no call was sent recently");
-        let Turn::Send(gathered) = queue.put(0..EARLY, FAR, after(5_001)) else { panic!("enough") };
-        assert_eq!(gathered.len(), EARLY);
+        assert_eq!(queue.put(0..EARLY, FAR, after(5_001)), Turn::Send((0..EARLY).collect()), "enough");
     }
 
     /// Simulates callers that start at the same time and ask again when they are answered. Each call returns after `trip`.
     /// Returns the longest time that a request waits to be sent, over four round trips.
     fn longest_wait(callers: usize, pace: Pace, trip: Nanos) -> Nanos {
-        #[derive(PartialEq, Eq, PartialOrd, Ord)]
-        enum Event {
-            Asked,
-            Woken,
-            /// A call has returned, with answers for that number of callers.
-            Ended(usize),
-        }
-        let queue = Queue::default();
-        let mut events: BTreeMap<(Nanos, usize), Event> =
-            (0..callers).map(|nth| ((NOW, nth), Event::Asked)).collect();
-        let (mut nth, mut longest) = (callers, Nanos::ZERO);
-        while let Some(((now, _), event)) = events.pop_first() {
-            if now.saturating_since(NOW) > Nanos::new(4 * trip.get()) {
-                break;
-            }
-            let turn = match event {
-                Event::Asked => queue.put([now], pace, now),
-                Event::Woken => queue.woken(pace, now),
-                Event::Ended(asked) => {
-                    for _ in 0..asked {
-                        nth += 1;
-                        events.insert((now, nth), Event::Asked);
+        let (queue, end) = (Queue::default(), NOW.saturating_add(Nanos::new(4 * trip.get())));
+        // How many callers a call answers at that time; 0 when a task is woken.
+        let mut events: BTreeMap<(Nanos, usize), usize> = BTreeMap::new();
+        let (mut now, mut asking, mut turn) = (NOW, callers, Turn::Wait);
+        let (mut nth, mut longest) = (0, Nanos::ZERO);
+        loop {
+            for turn in [turn].into_iter().chain((0..asking).map(|_| queue.put([now], pace, now))) {
+                nth += 1;
+                match turn {
+                    Turn::Wait => {}
+                    Turn::Later(pause) => drop(events.insert((now.saturating_add(pause), nth), 0)),
+                    Turn::Send(asked) => {
+                        let waits = asked.iter().map(|&asked| now.saturating_since(asked));
+                        longest = longest.max(waits.max().expect("each call has a caller"));
+                        events.insert((now.saturating_add(trip), nth), asked.len());
                     }
-                    queue.ended(pace, now)
-                }
-            };
-            nth += 1;
-            match turn {
-                Turn::Wait => {}
-                Turn::Later(pause) => drop(events.insert((now.saturating_add(pause), nth), Event::Woken)),
-                Turn::Send(asked) => {
-                    let waits = asked.iter().map(|&asked| now.saturating_since(asked));
-                    longest = longest.max(waits.max().expect("each call has a caller"));
-                    events.insert((now.saturating_add(trip), nth), Event::Ended(asked.len()));
                 }
             }
+            let next = events.pop_first().filter(|((at, _), _)| *at <= end);
+            let Some(((at, _), answered)) = next else { return longest };
+            (now, asking) = (at, answered);
+            turn = if answered > 0 { queue.ended(pace, now) } else { queue.woken(pace, now) };
         }
-        longest
     }
 
     #[test]
@@ -239,8 +222,7 @@ mod tests {
         }
         queue.hold();
         assert_eq!(queue.release(NEAR, NOW), Turn::Wait, "another still holds");
-        let Turn::Send(gathered) = queue.release(NEAR, NOW) else { panic!("nobody holds them any more") };
-        assert_eq!(gathered.len(), 2 * EARLY);
+        assert_eq!(queue.release(NEAR, NOW), Turn::Send((0..2 * EARLY).collect()), "no other holds");
         queue.hold();
         assert_eq!(queue.put([0], NEAR, NOW), Turn::Wait);
         assert_eq!(queue.ended(NEAR, NOW), Turn::Wait, "also when a call ends meanwhile");

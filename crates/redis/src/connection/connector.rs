@@ -214,12 +214,10 @@ fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool)
     let told = fault::of(error, prefix);
     let io = fault::io(error);
     let ended = !reached
-        && io.is_some_and(|io| {
-            matches!(
-                io.kind(),
-                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
-            )
-        });
+        && matches!(
+            io.map(io::Error::kind),
+            Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+        );
     let tls = io.and_then(io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let hint = match (tls, address.is_tls()) {
         (Some(rustls::Error::InvalidCertificate(_)), _) => CERTIFICATE,

@@ -45,12 +45,6 @@ pub struct Claim {
     deadline: Duration,
 }
 
-impl Claim {
-    pub const fn deadline(&self) -> Duration {
-        self.deadline
-    }
-}
-
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut deadlines = lock(&self.patience.0);
@@ -72,7 +66,7 @@ pub enum Wait {
 impl Wait {
     pub fn get(&self, monitor: &Monitor) -> Duration {
         match self {
-            Self::Set(claim) => claim.deadline(),
+            Self::Set(claim) => claim.deadline,
             Self::Auto => auto(monitor.distance.allowed()),
         }
     }

@@ -70,12 +70,6 @@ pub enum Asked {
     Refill(Arc<Held>, Request),
 }
 
-/// Units taken from an allotment for a joint decision.
-pub struct TakenFrom {
-    pub held: Arc<Held>,
-    pub taken: Taken,
-}
-
 #[derive(Default)]
 struct Map {
     by_key: HashMap<Box<[u8]>, Arc<Held>, RandomState>,
@@ -229,26 +223,17 @@ impl Leases {
         cost: u64,
         now: Nanos,
         mut send: impl FnMut(&Arc<Held>, Request),
-    ) -> Option<TakenFrom> {
+    ) -> Option<(Arc<Held>, Taken)> {
         let section = self.section(self.hash.hash_one(key));
-        let known = {
-            let map = read(&section.map);
-            map.by_key.get(key).cloned()
-        };
+        let known = read(&section.map).by_key.get(key).cloned();
         let held = known.unwrap_or_else(|| self.insert(section, key, now, &mut send));
         let taken = held.lease.take(cost, now);
         self.note_use(&held);
-        let (taken, request) = match taken {
-            Ok(mut taken) => {
-                let request = taken.renew.take();
-                (Some(taken), request)
-            }
-            Err(request) => (None, request),
-        };
+        let request = taken.as_ref().map_or_else(|request| *request, |taken| taken.renew);
         if let Some(request) = request {
             send(&held, request);
         }
-        taken.map(|taken| TakenFrom { held, taken })
+        Some((held, taken.ok()?))
     }
 
     /// Counts a decision made with units that were taken.
@@ -394,10 +379,7 @@ impl Leases {
     pub fn close(&self, now: Nanos, mut send: impl FnMut(&Arc<Held>, Request)) {
         self.closed.store(true, Ordering::Release);
         for section in &self.sections {
-            let all: Vec<_> = {
-                let map = read(&section.map);
-                map.by_key.values().cloned().collect()
-            };
+            let all: Vec<_> = read(&section.map).by_key.values().cloned().collect();
             for held in all {
                 for request in held.close(now) {
                     send(&held, request);
@@ -487,11 +469,7 @@ mod tests {
                     assert!(lock(&leases.active).len() <= 2 * keys);
                 }
                 let listed = lock(&leases.active).iter().filter(|held| !held.is_closed()).count();
-                let held: usize = leases
-                    .sections
-                    .iter()
-                    .map(|section| section.map.read().expect("nobody panics").by_key.len())
-                    .sum();
+                let held: usize = leases.sections.iter().map(|section| read(&section.map).by_key.len()).sum();
                 assert_eq!(listed, held, "every held lease is listed");
             }
         }

@@ -62,18 +62,9 @@ impl SharedLimit {
     }
 
     /// The rules whose keys are in the slot of this limit's key, and the others. A cluster decides only on keys of one slot in one step.
-    fn by_slot(&self, key: &impl Key, formers: Vec<Former>) -> (Vec<Former>, Vec<Former>) {
+    pub(super) fn by_slot(&self, key: &impl Key, formers: Vec<Former>) -> (Vec<Former>, Vec<Former>) {
         let (monitor, own) = (self.monitor(), self.redis_key(key));
         formers.into_iter().partition(|former| monitor.slot(&key_of(former, key)) == monitor.slot(&own))
-    }
-
-    /// The rules that bind decisions about a key, and can be asked in one step with this limit's own.
-    pub(super) async fn formers_together(
-        &self,
-        key: &impl Key,
-        deadline: Deadline,
-    ) -> Result<Vec<Former>, StoreError> {
-        Ok(self.by_slot(key, self.formers(key, deadline).await?).0)
     }
 
     /// Whether another rule may bind this node, or this node does not know that yet.

@@ -138,7 +138,7 @@ impl LimitBuilder {
             Arc::new(Leases::new(terms, plan, script, prefix.clone(), self.leases, Arc::clone(&wait)))
         });
         if let Some(leases) = &leases {
-            self.store.sweeper().take_on(batcher, leases);
+            batcher.take_on(leases);
             // Resets and refunds concern the leases.
             self.store.orders_followed();
         }

@@ -65,13 +65,10 @@ impl Denials {
         }
         let denial = (*self.slot(tag)).filter(|denial| denial.tag == tag && denial.cost == cost)?;
         (denial.ends > now).then(|| {
-            let wait = denial.until.saturating_since(now).get();
-            let reset = denial.reset.saturating_since(now).get();
-            Decision::deny(
-                Standing { limit: denial.limit, room: denial.remaining, unit: 1, reset_after: reset },
-                wait,
-            )
-            .because(denial.reason)
+            let Denial { limit, remaining: room, reason, until, reset, .. } = denial;
+            let left = |time: Nanos| time.saturating_since(now).get();
+            let standing = Standing { limit, room, unit: 1, reset_after: left(reset) };
+            Decision::deny(standing, left(until)).because(reason)
         })
     }
 
@@ -125,22 +122,26 @@ pub struct Ask<'a> {
 mod tests {
     use super::*;
 
+    const NOW: Nanos = Nanos::from_secs(100);
+    const HOUR: u64 = Nanos::from_secs(3_600).get();
+
+    fn after(nanos: u64) -> Nanos {
+        NOW.saturating_add(Nanos::new(nanos))
+    }
+
+    fn denied(room: u64, reset_after: u64, wait: u64) -> Decision {
+        Decision::deny(Standing { limit: 5, room, unit: 1, reset_after }, wait)
+    }
+
     #[test]
     fn a_denial_applies_to_its_cost_until_its_wait_is_over() {
         let denials = Denials::new(7);
         let (alice, bob) = (denials.tag(b"alice"), denials.tag(b"bob"));
-        let now = Nanos::from_secs(100);
-        denials.put(
-            alice,
-            2,
-            &Decision::deny(Standing { limit: 5, room: 1, unit: 1, reset_after: 9_000 }, 1_000),
-            now,
-        );
-        let later = now.saturating_add(Nanos::new(400));
-        let again = denials.get(alice, 2, later).expect("it still holds");
-        assert_eq!(again, Decision::deny(Standing { limit: 5, room: 1, unit: 1, reset_after: 8_600 }, 600));
+        denials.put(alice, 2, &denied(1, 9_000, 1_000), NOW);
+        let later = after(400);
+        assert_eq!(denials.get(alice, 2, later), Some(denied(1, 8_600, 600)));
         assert!(denials.get(alice, 1, later).is_none() && denials.get(bob, 2, later).is_none());
-        assert!(denials.get(alice, 2, now.saturating_add(Nanos::new(1_000))).is_none());
+        assert!(denials.get(alice, 2, after(1_000)).is_none());
         denials.forget(bob);
         assert!(denials.get(alice, 2, later).is_some());
         denials.forget(alice);
@@ -149,32 +150,19 @@ mod tests {
 
     #[test]
     fn a_denial_is_remembered_for_a_second_at_most_and_says_the_whole_wait() {
-        let (denials, now) = (Denials::new(7), Nanos::from_secs(100));
-        let hour = Nanos::from_secs(3_600).get();
-        denials.put(
-            1,
-            1,
-            &Decision::deny(Standing { limit: 5, room: 0, unit: 1, reset_after: hour }, hour),
-            now,
-        );
-        let after = |nanos: u64| now.saturating_add(Nanos::new(nanos));
-        let again = denials.get(1, 1, after(999_999_999)).expect("it still holds");
-        assert_eq!(again.retry_after(), Some(Nanos::new(hour - 999_999_999).into()));
-        assert!(
-            denials.get(1, 1, after(1_000_000_000)).is_none() && !denials.may_hold_any(after(1_000_000_000))
-        );
+        let denials = Denials::new(7);
+        denials.put(1, 1, &denied(0, HOUR, HOUR), NOW);
+        let left = HOUR - 999_999_999;
+        assert_eq!(denials.get(1, 1, after(999_999_999)), Some(denied(0, left, left)));
+        let end = after(1_000_000_000);
+        assert!(denials.get(1, 1, end).is_none() && !denials.may_hold_any(end));
     }
 
     #[test]
     fn a_cost_that_can_never_fit_is_not_remembered() {
         let denials = Denials::new(7);
-        denials.put(
-            1,
-            9,
-            &Decision::deny_for_good(Standing { limit: 5, room: 1, unit: 1, reset_after: 0 }),
-            Nanos::ZERO,
-        );
-        assert!(denials.get(1, 9, Nanos::ZERO).is_none());
+        denials.put(1, 9, &Decision::deny_for_good(denied(1, 0, 0).standing()), NOW);
+        assert!(denials.get(1, 9, NOW).is_none());
     }
 
     /// A part of the protocol that the model can leave out.
@@ -192,15 +180,13 @@ mod tests {
     /// sequence of `depth` steps. Whether this node asks the store a second after the latest refund, or at once after its own.
     fn asks_in_time(depth: u32, without: Option<Guard>) -> bool {
         const STEP: Nanos = Nanos::from_millis(400);
-        let hour = Nanos::from_secs(3_600).get();
-        let denied = Decision::deny(Standing { limit: 5, room: 0, unit: 1, reset_after: hour }, hour);
         let mut denials = Denials::new(7);
         if without == Some(Guard::Longest) {
             denials.longest = Nanos::MAX;
         }
         (0..5_u32.pow(depth)).all(|mut steps| {
             denials.forget(1);
-            let mut now = Nanos::from_secs(100);
+            let mut now = NOW;
             // When the request in flight was sent, and whether the store denied it.
             let (mut asked, mut other, mut own) = (None, None, false);
             for _ in 0..depth {
@@ -212,7 +198,7 @@ mod tests {
                         if let Some((sent, true)) = asked.take() {
                             // The reply may be older than a refund by this node.
                             let sent = if without == Some(Guard::Sent) { now } else { sent };
-                            denials.put(1, 1, &denied, sent);
+                            denials.put(1, 1, &denied(0, HOUR, HOUR), sent);
                         }
                     }
                     2 if other.is_none() => other = Some(now),

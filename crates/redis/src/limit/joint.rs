@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Clock, Decision, Key};
+use tidegate_core::{Clock, Decision, Key, lease::Taken};
 
 use super::{SharedDecision, SharedLimit, Source};
 use crate::{
     Deadline, Plan, Store, StoreError,
-    lease::{Leases, TakenFrom},
+    lease::{Held, Leases},
     rules::Former,
     script::call,
 };
@@ -90,14 +90,15 @@ async fn decide_bound(
     by_all(&told, &formers).ok_or(StoreError::BadReply)
 }
 
-/// The rules that bind each part.
+/// The rules that bind each part, and can be asked in one step with its own.
 pub(super) async fn formers_of(
     parts: &[Part<'_>],
     deadline: Deadline,
 ) -> Result<Vec<Vec<Former>>, StoreError> {
     let mut formers = Vec::with_capacity(parts.len());
     for part in parts {
-        formers.push(part.limit.formers_together(&part.key, deadline).await?);
+        let all = part.limit.formers(&part.key, deadline).await?;
+        formers.push(part.limit.by_slot(&part.key, all).0);
     }
     Ok(formers)
 }
@@ -126,30 +127,27 @@ fn are_together(store: &Store, requests: &[Request<'_>]) -> bool {
 /// Decides from this node's allotments, if all of them suffice.
 fn take_all(store: &Store, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
     let batcher = store.batcher();
-    let leases: Vec<&Arc<Leases>> = parts.iter().map(|part| part.limit.leases()).collect::<Option<_>>()?;
+    let leases: Vec<&Arc<Leases>> =
+        parts.iter().map(|part| part.limit.0.leases.as_ref()).collect::<Option<_>>()?;
     let now = batcher.monitor.clock.now();
-    let mut taken = Vec::with_capacity(parts.len());
+    let mut taken: Vec<(Arc<Held>, Taken)> = Vec::with_capacity(parts.len());
     for (part, leases) in parts.iter().zip(&leases) {
         let send = |held: &_, request| batcher.send_errand(leases, held, request);
         // Limits behind one that has too little are asked as well, so that they measure their demand.
         taken.extend(leases.take(part.key, part.cost, now, send));
     }
-    let all = taken.len() == parts.len();
-    let mut answers = Vec::with_capacity(parts.len());
-    for TakenFrom { held, taken } in taken {
-        if all {
-            answers.push(SharedDecision { decision: taken.decision, source: Source::Lease });
-        } else {
+    if taken.len() < parts.len() {
+        for (held, taken) in taken {
             held.lease.put_back(taken);
         }
-    }
-    if !all {
         return None;
     }
     for (part, leases) in parts.iter().zip(&leases) {
         leases.count_taken(part.key);
     }
-    Some(answers)
+    let answer =
+        |(_, taken): (Arc<Held>, Taken)| SharedDecision { decision: taken.decision, source: Source::Lease };
+    Some(taken.into_iter().map(answer).collect())
 }
 
 /// Decides on several requests in one step in the store: all admit and are charged, or none is. If `takes` is false, it only
@@ -221,14 +219,8 @@ async fn decide(
     let arguments = call::joint_arguments(sums.iter().map(|sum| (sum.plan, sum.cost)), takes);
     let reply = monitor.call(shard, &scripts.joint, &keys, &arguments, deadline, true).await?;
     let (now, found) = call::parse(reply, sums.len())?;
-    let values = found.into_iter().map(call::Before::value).collect::<Result<Vec<_>, _>>()?;
-    let mut decisions = Vec::with_capacity(requests.len());
-    for (at, cost) in costs {
-        let before = values[at].as_deref();
-        let told = sums[at].plan.decisions(before, now, &[cost], |_, decision, _| decisions.push(decision));
-        told.ok_or(StoreError::NotOurs)?;
-    }
-    Ok(decisions)
+    let values = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+    costs.into_iter().map(|(at, cost)| sums[at].plan.decision(values[at].as_deref(), now, cost)).collect()
 }
 
 /// The whole key in Redis by another rule.

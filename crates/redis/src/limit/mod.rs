@@ -11,7 +11,6 @@ mod on_error;
 mod permit;
 mod reserve;
 mod shared;
-mod sweep;
 
 pub use answer::{SharedDecision, Source};
 pub use builder::{LimitBuilder, LimitError};
@@ -20,4 +19,3 @@ pub use on_error::OnError;
 pub use permit::Permit;
 pub use reserve::{Corrected, Correction, Reserved, ReservedSlots};
 pub use shared::SharedLimit;
-pub use sweep::Sweeper;

@@ -18,29 +18,18 @@ const TRIES: Nanos = Nanos::from_secs(60);
 #[derive(Debug)]
 #[must_use = "permits that are dropped are given back"]
 pub struct Permit {
-    limit: SharedLimit,
-    key: Vec<u8>,
-    cost: u64,
-    answer: SharedDecision,
+    pub(super) limit: SharedLimit,
+    pub(super) key: Vec<u8>,
+    pub(super) cost: u64,
+    pub(super) answer: SharedDecision,
     /// When they were taken, in the store's time. This time is unique among the holders of a key, and the store identifies the
     /// holder by it.
-    holder: Nanos,
+    pub(super) holder: Nanos,
     /// The charge per unit, if the permits were granted in memory.
-    unit: u64,
+    pub(super) unit: u64,
 }
 
 impl Permit {
-    pub(crate) fn new(
-        limit: SharedLimit,
-        key: &[u8],
-        cost: u64,
-        answer: SharedDecision,
-        holder: Nanos,
-        unit: u64,
-    ) -> Self {
-        Self { limit, key: key.into(), cost, answer, holder, unit }
-    }
-
     /// The decision that granted the permits.
     pub const fn decision(&self) -> &SharedDecision {
         &self.answer

@@ -16,7 +16,10 @@ use super::{
 use crate::{
     Deadline, Store, StoreError,
     connection::{SLOTS, slot},
-    script::{Script, call},
+    script::{
+        Script,
+        call::{self, Before},
+    },
     sync::lock,
 };
 
@@ -112,9 +115,8 @@ impl Store {
     ) -> Result<Reserved, StoreError> {
         let mut requests: Vec<Request<'_>> =
             parts.iter().map(|(part, _)| part.limit.request(part.key, part.cost)).collect();
-        let is_among =
-            |one: &Request<'_>, others: &[Request<'_>]| others.iter().any(|other| other.key == one.key);
-        if requests.iter().enumerate().any(|(at, one)| is_among(one, &requests[..at])) {
+        let repeats = |at: usize| requests[..at].iter().any(|other| other.key == requests[at].key);
+        if (0..requests.len()).any(repeats) {
             return Err(StoreError::OneKey);
         }
         let deadline = deadline_of(parts.iter().map(|(part, _)| part.limit));
@@ -141,15 +143,10 @@ impl Store {
             _ => {}
         }
         let (now, found) = call::parse(reply, requests.len())?;
-        let mut decisions = Vec::with_capacity(requests.len());
-        for (request, before) in requests.iter().zip(found) {
-            let before = before.value()?;
-            let costs = [request.cost];
-            let told = request
-                .plan
-                .decisions(before.as_deref(), now, &costs, |_, decision, _| decisions.push(decision));
-            told.ok_or(StoreError::NotOurs)?;
-        }
+        let decision = |(request, before): (&Request<'_>, Before)| {
+            request.plan.decision(before?.as_deref(), now, request.cost)
+        };
+        let decisions: Vec<_> = requests.iter().zip(found).map(decision).collect::<Result<_, _>>()?;
         Ok(Reserved::Decided(id, by_all(&decisions, &formers).ok_or(StoreError::BadReply)?))
     }
 
@@ -217,11 +214,8 @@ impl Store {
             Some("unknown") => return Ok(Corrected::Unknown),
             _ => {}
         }
-        let total = |value| match value {
-            Value::Int(units) => Ok(units.unsigned_abs()),
-            _ => Err(StoreError::BadReply),
-        };
-        call::list(reply)?.into_iter().map(total).collect::<Result<_, _>>().map(Corrected::Now)
+        let totals = redis::from_redis_value(Value::Array(call::list(reply)?));
+        totals.map(Corrected::Now).map_err(|_| StoreError::BadReply)
     }
 
     /// The reservations whose time is over and that no node has [expired](Self::expire): at most 100 in each slot in which this node
@@ -291,10 +285,8 @@ impl Store {
         } else {
             String::new()
         };
-        [
-            format!("{prefix}:reserved:{tag}{id:032x}").into_bytes(),
-            format!("{prefix}:reserved:{tag}").into_bytes(),
-        ]
+        let open = format!("{prefix}:reserved:{tag}");
+        [format!("{open}{id:032x}").into_bytes(), open.into_bytes()]
     }
 }
 

@@ -11,14 +11,13 @@ use super::{
     denials::Ask,
     joint::{Request, strictest},
     local::Local,
-    sweep,
 };
 use crate::{
     Deadline, Plan, Store, StoreError,
     connection::beside,
     health::{Monitor, Wait, random},
     lease::{Asked, Held, Leases},
-    orders::Kind,
+    orders::{Kind, MOMENT},
     rules::Announcement,
     script::{Script, call},
 };
@@ -84,12 +83,7 @@ impl SharedLimit {
     /// The whole key in Redis for one of this limit's keys.
     #[must_use]
     pub fn redis_key(&self, key: impl Key) -> Vec<u8> {
-        key.with_bytes(|key| {
-            let mut whole = Vec::with_capacity(self.0.prefix.len() + key.len());
-            whole.extend_from_slice(&self.0.prefix);
-            whole.extend_from_slice(key);
-            whole
-        })
+        key.with_bytes(|key| [&self.0.prefix[..], key].concat())
     }
 
     /// Asks for `cost`. A cost of 0 is a peek. This never fails: if the store makes no decision within the deadline,
@@ -253,7 +247,8 @@ impl SharedLimit {
             self.acquire_exact(&key, cost, self.deadline()).await
         };
         if answer.is_allowed() {
-            Ok(key.with_bytes(|key| Permit::new(self.clone(), key, cost, answer, seen, unit)))
+            let (limit, key) = (self.clone(), key.with_bytes(<[u8]>::to_vec));
+            Ok(Permit { limit, key, cost, answer, holder: seen, unit })
         } else {
             Err(answer)
         }
@@ -313,7 +308,7 @@ impl SharedLimit {
         if cost == 0 {
             return self.acquire(key, 0).await;
         }
-        if self.leases().is_some()
+        if self.0.leases.is_some()
             && let Some(held) = self.acquire_here(&key, cost).filter(SharedDecision::is_allowed)
         {
             return held;
@@ -369,13 +364,13 @@ impl SharedLimit {
 
     /// Has every node, including this one, give back or drop what it holds for a key.
     async fn announce(&self, kind: Kind, key: &impl Key) -> Result<(), StoreError> {
-        if self.leases().is_none() {
+        if self.0.leases.is_none() {
             return Ok(());
         }
         let store = &self.0.store;
         let key = key.with_bytes(<[u8]>::to_vec);
         let change = (kind, &self.0.name[..], &key[..]);
-        store.orders_followed().announce(store.batcher(), store.sweeper(), change).await
+        store.orders_followed().give(store.batcher(), change, "1", Some(MOMENT)).await.map(drop)
     }
 
     /// Runs a script that refunds or charges the key `whole` in Redis.
@@ -402,9 +397,7 @@ impl SharedLimit {
             store.denials().forget(tag);
         }
         let (now, before) = call::parse_one(reply)?;
-        let mut standing = None;
-        let told = plan.decisions(before.as_deref(), now, &[0], |_, decision, _| standing = Some(decision));
-        told.and(standing).ok_or(StoreError::NotOurs)
+        plan.decision(before.as_deref(), now, 0)
     }
 
     /// A part of a joint decision.
@@ -419,10 +412,6 @@ impl SharedLimit {
 
     pub(super) fn monitor(&self) -> &Monitor {
         &self.0.store.batcher().monitor
-    }
-
-    pub(super) fn leases(&self) -> Option<&Arc<Leases>> {
-        self.0.leases.as_ref()
     }
 
     pub(super) fn local(&self) -> Option<&Local> {
@@ -501,7 +490,7 @@ impl Drop for Shared {
             let (counts, counters) = (leases.take_counts(), batcher.monitor.counters());
             counters.leased.add(counts.decided);
             counters.remembered.add(counts.remembered);
-            sweep::close(batcher, leases);
+            batcher.close(leases);
         }
     }
 }

@@ -10,7 +10,7 @@ mod kept;
 
 use std::{
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -24,9 +24,7 @@ use cursor::{Change, Cursor, Page, Taken};
 use kept::Kept;
 pub use kept::{GivenOrder, LimitOrders};
 
-use crate::{
-    Deadline, StoreError, batch::Batcher, connection::beside, health::Monitor, limit::Sweeper, script::Script,
-};
+use crate::{Deadline, StoreError, batch::Batcher, connection::beside, health::Monitor, script::Script};
 
 /// The time between two looks for new orders. With a round trip, an order is in force everywhere within a second.
 const EVERY: Duration = Duration::from_millis(400);
@@ -39,7 +37,7 @@ const PAGE: usize = 500;
 /// The largest number of orders in a store.
 const MOST: u32 = 2_000_000;
 /// How long a reset or a refund stays, for nodes that do not reach the store for a moment.
-const MOMENT: Duration = Duration::from_mins(1);
+pub const MOMENT: Duration = Duration::from_mins(1);
 
 /// Orders that stay in force until their time has come or they are ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,29 +120,25 @@ impl Default for Orders {
 
 impl Orders {
     /// Follows the orders for as long as the store exists.
-    pub fn keep_up(self: &Arc<Self>, batcher: &Arc<Batcher>, sweeper: &Sweeper) {
+    pub fn keep_up(self: &Arc<Self>, batcher: &Arc<Batcher>) {
         if self.follows.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (orders, weak, sweeper) = (Arc::clone(self), Arc::downgrade(batcher), sweeper.clone());
+        let (orders, weak) = (Arc::clone(self), Arc::downgrade(batcher));
         batcher.monitor.runner.connector.runtime().spawn(async move {
-            while let Some(pause) = orders.look(&weak, &sweeper).await {
+            while let Some(batcher) = weak.upgrade() {
+                let pause = match orders.catch_up(&batcher).await {
+                    Err(error) if error.is_refusal() => {
+                        tracing::warn!(%error, "blocks, overrides and resets in the shared store are not in force here");
+                        REFUSED
+                    }
+                    // The store's health shows any other error.
+                    Ok(()) | Err(_) => EVERY,
+                };
+                drop(batcher);
                 tokio::time::sleep(pause).await;
             }
         });
-    }
-
-    /// Looks for new orders, and returns when to look again.
-    async fn look(&self, weak: &Weak<Batcher>, sweeper: &Sweeper) -> Option<Duration> {
-        let batcher = weak.upgrade()?;
-        match self.catch_up(&batcher, sweeper).await {
-            Err(error) if error.is_refusal() => {
-                tracing::warn!(%error, "blocks, overrides and resets in the shared store are not in force here");
-                Some(REFUSED)
-            }
-            // The store's health shows any other error.
-            Ok(()) | Err(_) => Some(EVERY),
-        }
     }
 
     /// The orders about a limit's keys that this node knows.
@@ -156,7 +150,6 @@ impl Orders {
     pub async fn give(
         &self,
         batcher: &Arc<Batcher>,
-        sweeper: &Sweeper,
         (kind, limit, key): (Kind, &str, &[u8]),
         text: &str,
         span: Option<Duration>,
@@ -174,22 +167,12 @@ impl Orders {
             _ => return Err(StoreError::BadReply),
         };
         // This node follows at once. If that fails, it follows with the others.
-        let _ = self.catch_up(batcher, sweeper).await;
+        let _ = self.catch_up(batcher).await;
         Ok(was)
     }
 
-    /// Has the other nodes see that a key was reset or refunded.
-    pub async fn announce(
-        &self,
-        batcher: &Arc<Batcher>,
-        sweeper: &Sweeper,
-        change: (Kind, &str, &[u8]),
-    ) -> Result<(), StoreError> {
-        self.give(batcher, sweeper, change, "1", Some(MOMENT)).await.map(drop)
-    }
-
     /// Asks for the orders that this node does not know yet, and follows them.
-    pub async fn catch_up(&self, batcher: &Arc<Batcher>, sweeper: &Sweeper) -> Result<(), StoreError> {
+    pub async fn catch_up(&self, batcher: &Arc<Batcher>) -> Result<(), StoreError> {
         let mut cursor = self.cursor.lock().await;
         loop {
             let sent = batcher.monitor.clock.now();
@@ -199,7 +182,7 @@ impl Orders {
             let received = batcher.monitor.clock.now();
             self.kept.time.set(Nanos::from_micros(page.now), sent.get().midpoint(received.get()));
             let is_last = page.changes.len() < PAGE;
-            match cursor.take(&page, is_last, |change, round| self.apply(change, round, batcher, sweeper)) {
+            match cursor.take(&page, is_last, |change, round| self.apply(change, round, batcher)) {
                 Taken::Part => {}
                 Taken::All => return Ok(()),
                 Taken::AllOfARound => {
@@ -210,7 +193,7 @@ impl Orders {
         }
     }
 
-    fn apply(&self, change: &Change, round: u64, batcher: &Arc<Batcher>, sweeper: &Sweeper) {
+    fn apply(&self, change: &Change, round: u64, batcher: &Arc<Batcher>) {
         let Some((kind, limit, key)) = Kind::parse(&change.field) else {
             // A later version has other kinds of orders.
             return;
@@ -219,7 +202,7 @@ impl Orders {
             Kind::Lasting(kind) => self.kept.set(kind, limit, key, (&change.text, change.ends), round),
             Kind::Reset | Kind::Refund => {
                 let prefix = batcher.monitor.runner.connector.prefix();
-                sweeper.forget(batcher, format!("{prefix}:{limit}:").as_bytes(), key, kind == Kind::Refund);
+                batcher.forget(format!("{prefix}:{limit}:").as_bytes(), key, kind == Kind::Refund);
             }
         }
     }

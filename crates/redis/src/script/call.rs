@@ -139,26 +139,17 @@ pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
     command
 }
 
-/// The part of a reply for one key.
-#[derive(Debug)]
-pub enum Before {
-    /// The value as it was before, or the answers of a log.
-    Value(Option<Vec<u8>>),
-    WrongType,
-    NotOurs,
-    /// A value of a later version of the format.
-    Later(u8),
-}
+/// The value of a key as it was before, or the answers of a log; or why the key has no value of this limit.
+pub type Before = Result<Option<Vec<u8>>, StoreError>;
 
-impl Before {
-    /// The value, or why the key has no value of this limit.
-    pub fn value(self) -> Result<Option<Vec<u8>>, StoreError> {
-        match self {
-            Self::Value(value) => Ok(value),
-            Self::WrongType => Err(StoreError::WrongType),
-            Self::NotOurs => Err(StoreError::NotOurs),
-            Self::Later(version) => Err(StoreError::LaterVersion(version)),
-        }
+/// The meaning of a script's code for a key without a value.
+fn without_value(code: u8) -> Option<Before> {
+    match code {
+        0 => Some(Ok(None)),
+        1 => Some(Err(StoreError::WrongType)),
+        2 => Some(Err(StoreError::NotOurs)),
+        128.. => Some(Err(StoreError::LaterVersion(code - 128))),
+        _ => None,
     }
 }
 
@@ -178,22 +169,16 @@ pub fn time(reply: &Value) -> Option<Nanos> {
 
 /// The word with which a script about a reservation replies if it did nothing.
 pub fn word(reply: &Value) -> Option<&str> {
-    match reply {
-        Value::Array(parts) => match &parts[..] {
-            [_, _, Value::BulkString(word)] => str::from_utf8(word).ok(),
-            _ => None,
-        },
-        _ => None,
-    }
+    let Value::Array(parts) = reply else { return None };
+    let [_, _, Value::BulkString(word)] = &parts[..] else { return None };
+    str::from_utf8(word).ok()
 }
 
 /// The third part of a reply, if it is a list.
 pub fn list(reply: Value) -> Result<Vec<Value>, StoreError> {
-    match reply {
-        Value::Array(mut parts) if parts.len() == 3 => match parts.pop() {
-            Some(Value::Array(list)) => Ok(list),
-            _ => Err(StoreError::BadReply),
-        },
+    let Value::Array(parts) = reply else { return Err(StoreError::BadReply) };
+    match <[Value; 3]>::try_from(parts) {
+        Ok([_, _, Value::Array(list)]) => Ok(list),
         _ => Err(StoreError::BadReply),
     }
 }
@@ -201,32 +186,24 @@ pub fn list(reply: Value) -> Result<Vec<Value>, StoreError> {
 /// Parses the reply about one key: the server's time, and the key's value.
 pub fn parse_one(reply: Value) -> Result<(Nanos, Option<Vec<u8>>), StoreError> {
     let (now, found) = parse(reply, 1)?;
-    Ok((now, found.into_iter().next().ok_or(StoreError::BadReply)?.value()?))
+    Ok((now, found.into_iter().next().ok_or(StoreError::BadReply)??))
 }
 
 /// Parses the server's time and the part for each key.
 pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreError> {
-    let now = time(&reply).ok_or(StoreError::BadReply)?;
-    let parts = match reply {
-        Value::BulkString(packed) => return unpack(&packed, keys).ok_or(StoreError::BadReply),
-        Value::Array(parts) => parts,
-        _ => return Err(StoreError::BadReply),
-    };
-    let [_, _, Value::Array(found)] = <[Value; 3]>::try_from(parts).map_err(|_| StoreError::BadReply)? else {
-        return Err(StoreError::BadReply);
-    };
-    if found.len() != keys {
-        return Err(StoreError::BadReply);
+    if let Value::BulkString(packed) = &reply {
+        return unpack(packed, keys).ok_or(StoreError::BadReply);
     }
+    let now = time(&reply).ok_or(StoreError::BadReply)?;
     let before = |value| match value {
-        Value::BulkString(bytes) => Ok(Before::Value(Some(bytes))),
-        Value::Nil | Value::Boolean(false) => Ok(Before::Value(None)),
-        Value::Int(1) => Ok(Before::WrongType),
-        Value::Int(2) => Ok(Before::NotOurs),
-        Value::Int(code @ 128..256) => Ok(Before::Later(u8::try_from(code - 128).unwrap_or(u8::MAX))),
-        _ => Err(StoreError::BadReply),
+        Value::BulkString(bytes) => Some(Ok(Some(bytes))),
+        Value::Nil | Value::Boolean(false) => Some(Ok(None)),
+        Value::Int(code @ 1..) => without_value(u8::try_from(code).ok()?),
+        _ => None,
     };
-    Ok((now, found.into_iter().map(before).collect::<Result<_, _>>()?))
+    let found: Option<Vec<Before>> = list(reply)?.into_iter().map(before).collect();
+    let found = found.filter(|found| found.len() == keys).ok_or(StoreError::BadReply)?;
+    Ok((now, found))
 }
 
 /// Parses the reply of `value.lua`: the time, the size of a value, a value for each key, and the keys that have none.
@@ -235,17 +212,11 @@ fn unpack(packed: &[u8], keys: usize) -> Option<(Nanos, Vec<Before>)> {
     let (size, rest) = rest.split_first_chunk()?;
     let size = u32::from_le_bytes(*size) as usize;
     let (values, without) = rest.split_at_checked(size.checked_mul(keys)?)?;
-    let value = |value: &[u8]| Before::Value(Some(value.to_vec()));
+    let value = |value: &[u8]| Ok(Some(value.to_vec()));
     let mut found: Vec<Before> = values.chunks_exact(size.max(1)).map(value).collect();
     for entry in without.chunks(5) {
         let [a, b, c, d, why] = *<&[u8; 5]>::try_from(entry).ok()?;
-        *found.get_mut(u32::from_le_bytes([a, b, c, d]) as usize)? = match why {
-            0 => Before::Value(None),
-            1 => Before::WrongType,
-            2 => Before::NotOurs,
-            128.. => Before::Later(why - 128),
-            _ => return None,
-        };
+        *found.get_mut(u32::from_le_bytes([a, b, c, d]) as usize)? = without_value(why)?;
     }
     (found.len() == keys).then_some((Nanos::from_micros(u64::from_le_bytes(*now)), found))
 }

@@ -76,14 +76,15 @@ impl Kind {
         }
     }
 
-    /// The additional functions for taking units ahead.
+    /// The additional functions for taking units ahead, and for charging.
     const fn ahead(self) -> Option<&'static str> {
         match self {
             Self::FixedWindow => Some(include_str!("lua/ahead/fixed_window.lua")),
             Self::SlidingWindow => Some(include_str!("lua/ahead/sliding_window.lua")),
             Self::SlidingCounter => Some(include_str!("lua/ahead/sliding_counter.lua")),
-            Self::TokenBucket => Some(include_str!("lua/ahead/token_bucket.lua")),
-            Self::LeakyBucket | Self::Log | Self::Permits => None,
+            // A charge moves the TAT of both buckets alike.
+            Self::TokenBucket | Self::LeakyBucket => Some(include_str!("lua/ahead/token_bucket.lua")),
+            Self::Log | Self::Permits => None,
         }
     }
 
@@ -173,49 +174,36 @@ impl Scripts {
 
     fn on_clock(clock: &str) -> Self {
         let script = |text: String| Arc::new(Script::new(text));
-        let batch = |kind: Kind| {
-            let source = kind.source();
-            script(match kind {
-                Kind::Log | Kind::Permits => format!("{clock}{}{BATCH_LOG}", log_of(source)),
-                _ => format!(
-                    "{clock}{VALUE}{SPAN}local prepare, decide, adopt = (function()\n{source}end)()\n{BATCH}"
-                ),
-            })
-        };
+        let of = |kind: Kind, rest: &str| script(format!("{clock}{}{rest}", functions(kind)));
+        let batch =
+            |kind| of(kind, if matches!(kind, Kind::Log | Kind::Permits) { BATCH_LOG } else { BATCH });
         let lease = |kind: Kind| {
-            let source = kind.source();
-            if kind == Kind::Log {
-                return Some(script(format!("{clock}{}{GIVE_BACK_LOG}{LEASE_LOG}", log_of(source))));
-            }
-            let ahead = kind.ahead()?;
-            Some(script(format!(
-                "{clock}{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
-                 local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}"
-            )))
+            let rest = match (kind, kind.ahead()) {
+                (Kind::Log, _) => format!("{GIVE_BACK_LOG}{LEASE_LOG}"),
+                (Kind::LeakyBucket, _) | (_, None) => return None,
+                (_, Some(ahead)) => {
+                    format!("local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}")
+                }
+            };
+            Some(of(kind, &rest))
         };
-        let refund = |kind: Kind| {
-            let (source, refund) = (kind.source(), kind.refund());
-            script(match kind {
-                Kind::Log => format!("{clock}{}{REFUND_LOG}", log_of(source)),
-                Kind::Permits => format!("{clock}{}{REFUND_PERMITS}", log_of(source)),
-                _ => format!(
-                    "{clock}{VALUE}{SPAN}local prepare, _, adopt = (function()\n{source}end)()\n\
-                     local change = (function()\n{refund}end)()\nlocal charges = false\n{CHANGE}"
-                ),
-            })
+        let refund = |kind: Kind| match kind {
+            Kind::Log => of(kind, REFUND_LOG),
+            Kind::Permits => of(kind, REFUND_PERMITS),
+            _ => {
+                let refund = kind.refund();
+                let change = format!("local change = (function()\n{refund}end)()\nlocal charges = false\n");
+                of(kind, &format!("{change}{CHANGE}"))
+            }
         };
         let charge = |kind: Kind| {
-            let source = kind.source();
-            let ahead = match kind {
-                Kind::Log => return Some(script(format!("{clock}{}{CHARGE_LOG}", log_of(source)))),
-                // A charge moves the TAT of both buckets alike.
-                Kind::LeakyBucket => Kind::TokenBucket.ahead()?,
-                _ => kind.ahead()?,
-            };
-            Some(script(format!(
-                "{clock}{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
-                 local _, _, _, change = (function()\n{ahead}end)()\nlocal charges = true\n{CHANGE}"
-            )))
+            if kind == Kind::Log {
+                return Some(of(kind, CHARGE_LOG));
+            }
+            let ahead = kind.ahead()?;
+            let change =
+                format!("local _, _, _, change = (function()\n{ahead}end)()\nlocal charges = true\n");
+            Some(of(kind, &format!("{change}{CHANGE}")))
         };
         let several = |of_value: fn(Kind) -> String| {
             let values: String = Kind::VALUES.into_iter().map(of_value).collect();
@@ -235,7 +223,7 @@ impl Scripts {
             refunds: Kind::ALL.map(refund),
             charges: Kind::ALL.map(charge),
             joint: script(joint),
-            settle: script(format!("{clock}{}{SETTLE}", log_of(PERMITS))),
+            settle: of(Kind::Permits, SETTLE),
             reserve: script(reserve),
             correct: script(correct),
             due: script(format!("{clock}{DUE}")),
@@ -264,9 +252,13 @@ impl Scripts {
     }
 }
 
-/// The functions of a log or of permits, for scripts about one of them.
-fn log_of(source: &str) -> String {
-    format!("local log_of = (function()\n{source}end)()\n")
+/// The functions of an algorithm, for scripts about one limit.
+fn functions(kind: Kind) -> String {
+    let source = kind.source();
+    match kind {
+        Kind::Log | Kind::Permits => format!("local log_of = (function()\n{source}end)()\n"),
+        _ => format!("{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n"),
+    }
 }
 
 /// An algorithm that decides from a value, for `joint.lua`.
@@ -280,12 +272,9 @@ fn algorithm(kind: Kind) -> String {
 
 /// An algorithm that gives back to a value and charges it, for `correct.lua`.
 fn algorithm_ahead(kind: Kind) -> String {
-    let (source, letter) = (kind.source(), kind.letter());
+    let (source, letter, ahead) = (kind.source(), kind.letter(), kind.ahead().unwrap_or_default());
     // Nothing goes back to a leaky bucket.
-    let (ahead, give_back) = match (kind.ahead(), Kind::TokenBucket.ahead()) {
-        (Some(ahead), _) => (ahead, "give_back"),
-        (None, bucket) => (bucket.unwrap_or_default(), "nil"),
-    };
+    let give_back = if kind == Kind::LeakyBucket { "nil" } else { "give_back" };
     format!(
         "do local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
          local _, _, give_back, charge = (function()\n{ahead}end)()\n\

@@ -114,7 +114,7 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
             let arguments = call::lease_arguments(&plan, terms.mode(), requests.iter().flatten(), counts);
             let (now, found) = bench.call(&script, &keys, &arguments);
             for ((key, before), requests) in keys.iter().zip(found).zip(&requests) {
-                let Before::Value(before) = before else { panic!("{terms:?}: {key:?} is wrong: {before:?}") };
+                let Ok(before) = before else { panic!("{terms:?}: {key:?} is wrong: {before:?}") };
                 let grants = plan
                     .grants(&terms, before.as_deref(), now, requests.iter())
                     .unwrap_or_else(|| panic!("{terms:?}: {before:?} is not a state"));
@@ -258,7 +258,7 @@ fn a_call_that_gives_back_and_arrives_twice_gives_back_once() {
             call::command(&script, false, &both, &command).query(&mut bench.connection);
         assert_eq!(repeated.expect_err("it is refused").code(), Some("REPEATED"));
         let (now, found) = bench.call(&script, &[key], &arguments(&ask(0, None)));
-        let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
+        let [Ok(value)] = &found[..] else { panic!("{found:?}") };
         let grants =
             plan.grants(&terms, value.as_deref(), now, [ask(0, None)].iter()).expect("it is a state");
         assert_eq!(grants[0].decision.remaining(), 10, "{terms:?}");

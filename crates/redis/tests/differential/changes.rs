@@ -110,7 +110,7 @@ fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
         let batch = Batch { keys: vec![b"key".to_vec()], costs: vec![cost], counts: vec![1] };
         let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
         let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(plan));
-        let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
+        let [Ok(value)] = &found[..] else { panic!("{found:?}") };
         plan.decisions(value.as_deref(), now, &[0, cost], |at, decision, _| match at {
             0 => {
                 let seen = now.get() + decision.reset_after_nanos();
@@ -152,7 +152,7 @@ fn hold_to_the_law(of: impl Fn(u64) -> Policy, limits: &[u64], window: impl Fn(u
             let batch = Batch { keys: key.clone(), costs: vec![cost], counts: vec![1] };
             let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
             let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(plan));
-            let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
+            let [Ok(value)] = &found[..] else { panic!("{found:?}") };
             let mut is_allowed = false;
             plan.decisions(value.as_deref(), now, &[cost], |_, decision, _| {
                 is_allowed = decision.is_allowed();

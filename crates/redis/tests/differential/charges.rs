@@ -81,7 +81,7 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
                     (0, policy.check(state, told.0, 0), told)
                 }
             };
-            let Before::Value(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
+            let Ok(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
             let mut told = None;
             plan.decisions(value.as_deref(), now, &[asked], |_, decision, _| told = Some(decision))
                 .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
@@ -100,7 +100,7 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
                 bench.call(&joint, &keys, &arguments);
                 let asked = Batch { keys: vec![other.clone()], costs: vec![0], counts: vec![1] };
                 let (now, found) = bench.call(&batch, &[other], &asked.arguments(&plan));
-                let Before::Value(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
+                let Ok(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
                 let mut unused = None;
                 plan.decisions(value.as_deref(), now, &[0], |_, decision, _| {
                     unused = Some(decision.reset_after() == Duration::ZERO);

@@ -94,7 +94,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                     (cost, super::step(&policy, &mut state, &mut Nanos::default(), core_now, cost), told)
                 }
             };
-            let Before::Value(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
+            let Ok(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
             let mut told = None;
             plan.decisions(value.as_deref(), now, &[asked], |_, decision, _| told = Some(decision))
                 .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
@@ -157,7 +157,7 @@ fn log_entries_from_the_future_count_from_now_on() {
                 policy.record(&mut state, Nanos::from_micros(time), units);
             }
             let expected = policy.check(&state, now, cost);
-            let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
+            let [Ok(value)] = &found[..] else { panic!("{found:?}") };
             plan.decisions(value.as_deref(), now, &[cost], |_, decision, _| {
                 assert_eq!(decision, expected, "{limit}, step {step}: {entries:?}");
             })
@@ -188,7 +188,7 @@ fn holders_from_the_future_keep_their_names_and_their_hold_counts_from_now_on() 
     let take = |bench: &mut Bench, cost| {
         let asked = Batch { keys: vec![key.clone()], costs: vec![cost], counts: vec![1] };
         let (now, found) = bench.call(&batch, &asked.keys, &asked.arguments(&plan));
-        let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
+        let [Ok(value)] = &found[..] else { panic!("{found:?}") };
         let mut told = None;
         plan.decisions(value.as_deref(), now, &[cost], |_, decision, name| told = Some((decision, name)));
         told.expect("one cost has one decision")
@@ -196,7 +196,7 @@ fn holders_from_the_future_keep_their_names_and_their_hold_counts_from_now_on() 
     let give = |bench: &mut Bench, renew, name| {
         let (_, found) =
             bench.call(&settle, std::slice::from_ref(&key), &call::settle_arguments(hold, renew, name));
-        matches!(&found[..], [Before::Value(Some(answer))] if answer == b"yes")
+        matches!(&found[..], [Ok(Some(answer))] if answer == b"yes")
     };
     bench.now = START;
     let (_, early) = take(&mut bench, 1);
@@ -233,7 +233,7 @@ fn a_calendar_from_the_future_counts_in_the_window_of_now() {
         bench.set(at);
         let batch = Batch { keys: vec![b"k".to_vec()], costs: vec![cost], counts: vec![1] };
         let (now, found) = bench.call(script, &batch.keys, &batch.arguments(&plan));
-        let [Before::Value(before)] = &found[..] else { panic!("{found:?}") };
+        let [Ok(before)] = &found[..] else { panic!("{found:?}") };
         let mut decisions = Vec::new();
         plan.decisions(before.as_deref(), now, &[cost], |_, decision, _| decisions.push(decision))
             .expect("the value is a state");
@@ -262,7 +262,7 @@ fn a_calendar_holds_if_the_clocks_are_further_apart_than_a_period() {
                 tidegate_redis::internals::TEST_TIME.set(Some(node_at));
                 let batch = Batch { keys: vec![b"k".to_vec()], costs: vec![2], counts: vec![1] };
                 let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(&plan));
-                let [Before::Value(before)] = &found[..] else { panic!("{found:?}") };
+                let [Ok(before)] = &found[..] else { panic!("{found:?}") };
                 let mut allowed = false;
                 plan.decisions(before.as_deref(), now, &[2], |_, decision, _| {
                     allowed = decision.is_allowed();

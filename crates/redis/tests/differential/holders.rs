@@ -66,7 +66,7 @@ impl Held {
             Batch { keys: vec![b"k".to_vec()], costs: costs.to_vec(), counts: vec![costs.len() as u32] };
         let script = self.bench.scripts.batch(self.plan.kind()).clone();
         let (now, found) = self.bench.call(&script, &batch.keys, &batch.arguments(&self.plan));
-        let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
+        let [Ok(value)] = &found[..] else { panic!("{found:?}") };
         let mut names = Vec::new();
         let told = self.plan.decisions(value.as_deref(), now, costs, |_, decision, name| {
             names.push(decision.is_allowed().then_some(name.get() / 1_000));
@@ -80,7 +80,7 @@ impl Held {
             call::settle_arguments(Nanos::from_micros(self.hold), renew, Nanos::from_micros(name));
         let script = self.bench.scripts.settle.clone();
         let (_, found) = self.bench.call(&script, &[b"k".to_vec()], &arguments);
-        let [Before::Value(Some(told))] = &found[..] else { panic!("{found:?}") };
+        let [Ok(Some(told))] = &found[..] else { panic!("{found:?}") };
         told == b"yes"
     }
 
@@ -88,7 +88,7 @@ impl Held {
         let script = self.bench.scripts.batch(self.plan.kind()).clone();
         let batch = Batch { keys: vec![b"k".to_vec()], costs: vec![0], counts: vec![1] };
         let (now, found) = self.bench.call(&script, &batch.keys, &batch.arguments(&self.plan));
-        let [Before::Value(value)] = &found[..] else { panic!("{found:?}") };
+        let [Ok(value)] = &found[..] else { panic!("{found:?}") };
         let mut free = 0;
         let _ =
             self.plan.decisions(value.as_deref(), now, &[0], |_, decision, _| free = decision.remaining());

@@ -96,7 +96,7 @@ impl Lives {
         let (now, found) = call::parse(reply, 3).expect("the reply is well formed");
         let mut admitted = true;
         for ((plan, cost), before) in self.plans.iter().zip(costs).zip(found) {
-            let Before::Value(before) = before else { panic!("{before:?}") };
+            let Ok(before) = before else { panic!("{before:?}") };
             let told = plan.decisions(before.as_deref(), now, &[cost], |_, decision, _| {
                 admitted &= decision.is_allowed();
             });
@@ -128,7 +128,7 @@ impl Lives {
             asked.costs = vec![0];
         }
         let (now, found) = self.bench.call(&script, &asked.keys, &asked.arguments(&plan));
-        let Before::Value(before) = &found[0] else { panic!("{found:?}") };
+        let Ok(before) = &found[0] else { panic!("{found:?}") };
         let mut used = 0;
         let told = plan.decisions(before.as_deref(), now, &[0], |_, decision, _| {
             used = decision.limit() - decision.remaining();

@@ -20,7 +20,7 @@ use tidegate_core::{
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 use tidegate_redis::{
-    Plan,
+    Plan, StoreError,
     internals::{
         Script, Scripts,
         call::{self, Batch, Before},
@@ -164,9 +164,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             let mut costs = batch.costs.iter();
             for ((key, before), &count) in batch.keys.iter().zip(found).zip(&batch.counts) {
                 let costs: Vec<u64> = costs.by_ref().take(count as usize).copied().collect();
-                let Before::Value(before) = before else {
-                    panic!("{policy:?}: {key:?} is wrong: {before:?}")
-                };
+                let Ok(before) = before else { panic!("{policy:?}: {key:?} is wrong: {before:?}") };
                 let mut decisions = Vec::new();
                 plan.decisions(before.as_deref(), now, &costs, |_, decision, _| decisions.push(decision))
                     .unwrap_or_else(|| {
@@ -417,7 +415,7 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
         }
         let all = expected.iter().all(Decision::is_allowed);
         for (&(at, key, cost), (before, expected)) in wanted.iter().zip(found.iter().zip(&expected)) {
-            let Before::Value(before) = before else { panic!("key {key} of {at} is wrong: {before:?}") };
+            let Ok(before) = before else { panic!("key {key} of {at} is wrong: {before:?}") };
             plans[at]
                 .decisions(before.as_deref(), now, &[cost], |_, decision, _| {
                     assert_eq!(decision, *expected, "turn {turn}, {:?}, {cost}", policies[at]);
@@ -442,8 +440,8 @@ fn a_packed_reply_is_parsed_and_an_invalid_one_refused() {
     let read = |packed: &[u8], keys| call::parse(redis::Value::BulkString(packed.to_vec()), keys);
     let (now, found) = read(&packed, 4).expect("it is well formed");
     assert_eq!(now, Nanos::from_micros(5_000_000));
-    assert!(matches!(&found[0], Before::Value(Some(value)) if value == b"aa"), "{found:?}");
-    assert!(matches!(found[2..], [Before::WrongType, Before::Value(None)]), "{found:?}");
+    assert!(matches!(&found[0], Ok(Some(value)) if value == b"aa"), "{found:?}");
+    assert!(matches!(found[2..], [Err(StoreError::WrongType), Ok(None)]), "{found:?}");
     for keys in [0, 3, 5, usize::MAX] {
         assert!(read(&packed, keys).is_err(), "{keys} keys");
     }

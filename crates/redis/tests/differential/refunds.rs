@@ -46,7 +46,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                 returned += u32::from(policy.used(state, told.0) < used);
                 (standing, told)
             };
-            let Before::Value(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
+            let Ok(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
             let mut told = None;
             let costs = [if takes { cost } else { 0 }];
             plan.decisions(value.as_deref(), now, &costs, |_, decision, _| told = Some(decision))
@@ -152,7 +152,7 @@ fn a_refund_that_arrives_twice_is_made_once() {
             let keys = [b"k".to_vec(), id.as_bytes().to_vec()];
             let reply = bench.reply(&refund, &keys, &call::refund_arguments(&plan, 2));
             let (now, found) = call::parse(reply, 1).expect("the script's reply is well formed");
-            let Before::Value(value) = &found[0] else { panic!("{found:?}") };
+            let Ok(value) = &found[0] else { panic!("{found:?}") };
             let mut left = None;
             plan.decisions(value.as_deref(), now, &[0], |_, decision, _| left = Some(decision.remaining()));
             left

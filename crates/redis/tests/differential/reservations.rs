@@ -70,7 +70,7 @@ impl Model {
         for (&(at, of, cost, _), before) in asked.iter().zip(found) {
             let (policy, state) = (self.policies[at], self.state(at, of).0.clone());
             let expected = policy.check(&state, now, cost);
-            let Before::Value(before) = before else { panic!("{policy:?}: {before:?}") };
+            let Ok(before) = before else { panic!("{policy:?}: {before:?}") };
             let told = self.plans[at].decisions(before.as_deref(), now, &[cost], |_, decision, _| {
                 assert!(
                     same(&policy, cost, &decision, &expected),
@@ -136,7 +136,7 @@ impl Model {
             let script = self.bench.scripts.batch(self.plans[at].kind()).clone();
             let asked = Batch { keys: vec![key(at, of)], costs: vec![0], counts: vec![1] };
             let (_, found) = self.bench.call(&script, &asked.keys, &asked.arguments(&self.plans[at]));
-            let Before::Value(before) = &found[0] else { panic!("{policy:?}: {found:?}") };
+            let Ok(before) = &found[0] else { panic!("{policy:?}: {found:?}") };
             let expected = policy.check(&self.state(at, of).0.clone(), now, 0);
             self.plans[at]
                 .decisions(before.as_deref(), now, &[0], |_, decision, _| {

@@ -62,7 +62,7 @@ impl Bench {
     fn settle(&mut self, hold: Nanos, key: &[u8], name: Nanos) -> bool {
         let script = std::sync::Arc::clone(&self.scripts.settle);
         let (_, found) = self.call(&script, &[key.to_vec()], &call::settle_arguments(hold, false, name));
-        matches!(&found[..], [Before::Value(Some(answer))] if answer == b"yes")
+        matches!(&found[..], [Ok(Some(answer))] if answer == b"yes")
     }
 
     /// A node's call, which takes units ahead or reports what it spent.
@@ -85,7 +85,7 @@ impl Bench {
 }
 
 fn only(plan: &Plan, (now, found): (Nanos, Vec<Before>), cost: u64) -> (Decision, Nanos) {
-    let [Before::Value(before)] = &found[..] else { panic!("{plan:?} finds no value of its own: {found:?}") };
+    let [Ok(before)] = &found[..] else { panic!("{plan:?} finds no value of its own: {found:?}") };
     let mut told = None;
     plan.decisions(before.as_deref(), now, &[cost], |_, decision, name| told = Some((decision, name)))
         .unwrap_or_else(|| panic!("{plan:?}: {before:?} is no state"));

@@ -72,7 +72,7 @@ impl Bench {
 
 fn value(found: &[Before]) -> Option<&[u8]> {
     match found {
-        [Before::Value(value)] => value.as_deref(),
+        [Ok(value)] => value.as_deref(),
         _ => panic!("{found:?} is not the value of one key"),
     }
 }

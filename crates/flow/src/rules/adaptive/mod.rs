@@ -43,7 +43,10 @@ use std::{
 use tidegate_core::Nanos;
 
 use super::{InvalidRule, Target};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::{
+    bounds::whole,
+    sync::{AtomicU64, Mutex, Ordering},
+};
 
 /// The result of one call.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -365,13 +368,6 @@ impl Adaptive {
 fn within(rule: &AdaptiveRule, limit: f64) -> f64 {
     // NaN becomes the lower bound.
     limit.max(rule.min.into()).min(rule.max.into())
-}
-
-fn whole(limit: f64) -> u64 {
-    // The limit is at least 1, and the cast saturates.
-    #[allow(clippy::cast_sign_loss)]
-    let units = limit as u64;
-    units
 }
 
 #[cfg(all(test, loom))]

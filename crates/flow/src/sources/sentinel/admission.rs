@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, time::Duration};
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Id, lenient::Lenient, name_of, no_go, target, unknown, whole};
-use crate::rules::{AuthorityRule, InvalidRule, IsolationRule, SystemRule};
+use crate::{
+    bounds,
+    rules::{AuthorityRule, InvalidRule, IsolationRule, SystemRule},
+};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -32,10 +35,9 @@ impl System {
         if all.iter().all(|limit| limit.is_none()) {
             return Err(format!("the rule names no limit; it needs {known}").into());
         }
+        // A negative value means unlimited.
         let limit = |value: Lenient<f64>| value.filter(|&value| value >= 0.0);
-        // The cast saturates; a negative value means unlimited.
-        #[allow(clippy::cast_sign_loss)]
-        let units = |value| limit(value).map(|value| value as u64);
+        let units = |value| limit(value).map(bounds::whole);
         let span = |ms: f64| Duration::try_from_secs_f64(ms / 1_000.0).unwrap_or(Duration::MAX);
         Ok(SystemRule {
             id: name_of(self.id),

@@ -5,7 +5,10 @@ use std::time::Duration;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Id, lenient::Lenient, millis, name_of, no_go, required, seconds, target, unknown, whole};
-use crate::rules::{BreakerRule, InvalidRule, Trip};
+use crate::{
+    bounds,
+    rules::{BreakerRule, InvalidRule, Trip},
+};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -43,10 +46,8 @@ impl Degrade {
                 Trip::SlowRatio { rt, ratio: self.slow_ratio_threshold.unwrap_or(1.0) }
             }
             1 => Trip::ErrorRatio { ratio: count },
-            // The cast saturates; negative values were rejected above. For whole counts, more than 2.5 means more than
-            // 2.
-            #[allow(clippy::cast_sign_loss)]
-            2 => Trip::ErrorCount { count: count as u64 },
+            // For whole counts, more than 2.5 means more than 2.
+            2 => Trip::ErrorCount { count: bounds::whole(count) },
             other => {
                 return Err(unknown("grade", other, "0 (slow ratio), 1 (error ratio) or 2 (error count)"));
             }

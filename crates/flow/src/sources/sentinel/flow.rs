@@ -3,10 +3,10 @@
 use serde::Deserialize;
 
 use super::{
-    Gateway, Id,
+    Id, Others,
     cluster_config::{ClusterConfig, applies_here},
     lenient::Lenient,
-    millis, name_of, required, seconds, target, unknown, whole,
+    millis, name_of, refuse_gateway, required, seconds, target, unknown, whole,
 };
 use crate::rules::{
     Behaviour, FlowRule, InvalidRule, Measure, MemoryThreshold, Origins, Relation, Threshold,
@@ -40,7 +40,7 @@ pub(super) struct Flow {
     mem_low_water_mark_bytes: Lenient<i64>,
     mem_high_water_mark_bytes: Lenient<i64>,
     #[serde(flatten)]
-    gateway: Gateway,
+    others: Others,
 }
 
 /// The meaning of a rule's behaviour numbers.
@@ -52,11 +52,11 @@ struct How {
 }
 
 impl Flow {
-    pub(super) fn into_rule(mut self) -> Result<Option<FlowRule>, InvalidRule> {
+    pub(super) fn into_rule(self) -> Result<Option<FlowRule>, InvalidRule> {
         if !applies_here(*self.cluster_mode, self.cluster_config.as_ref(), true) {
             return Ok(None);
         }
-        std::mem::take(&mut self.gateway).refuse()?;
+        refuse_gateway(&self.others)?;
         let measure = match *self.grade {
             Some(0) => Measure::InFlight,
             None | Some(1) => Measure::Rate,

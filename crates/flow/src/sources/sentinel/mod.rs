@@ -24,7 +24,7 @@ mod lenient;
 mod params;
 mod write;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{
     Deserialize,
@@ -92,6 +92,7 @@ pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
         Kind::Degrade => array(text, &mut update.breakers, |rule: Degrade| rule.into_rule().map(Some)),
         Kind::ParamFlow => array(text, &mut update.hot_params, ParamFlow::into_rule),
         Kind::System => {
+            let unlimited = |rule: &SystemRule| SystemRule { id: rule.id.clone(), ..SystemRule::default() };
             let limited = |rule: SystemRule| Some(rule).filter(|rule| *rule != unlimited(rule));
             array(text, &mut update.system, |rule: System| rule.into_rule().map(limited))
         }
@@ -282,47 +283,30 @@ fn no_go(name: &str, field: Option<IgnoredAny>, instead: &str) -> Result<(), Inv
     Ok(())
 }
 
-/// Returns a system rule with the same id and no limits.
-fn unlimited(rule: &SystemRule) -> SystemRule {
-    SystemRule { id: rule.id.clone(), ..SystemRule::default() }
-}
+/// The other fields of a rule.
+type Others = BTreeMap<String, Option<IgnoredAny>>;
 
-/// The fields that only rules of Sentinel's API gateway have.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct Gateway {
-    resource_mode: Option<IgnoredAny>,
-    interval_sec: Option<IgnoredAny>,
-    interval: Option<IgnoredAny>,
-    interval_unit: Option<IgnoredAny>,
-    burst: Option<IgnoredAny>,
-    max_queueing_timeout_ms: Option<IgnoredAny>,
-    param_item: Option<IgnoredAny>,
-}
-
-impl Gateway {
-    /// Rejects a gateway rule and names the first field that identifies it.
-    fn refuse(self) -> Result<(), InvalidRule> {
-        let flow = "a flow rule with statIntervalInMs";
-        let param = "a hot-parameter rule with durationInSec and burstCount";
-        for (name, field, instead) in [
-            ("paramItem", self.param_item, param),
-            ("burst", self.burst, param),
-            ("intervalSec", self.interval_sec, flow),
-            ("interval", self.interval, flow),
-            ("intervalUnit", self.interval_unit, flow),
-            ("maxQueueingTimeoutMs", self.max_queueing_timeout_ms, "maxQueueingTimeMs"),
-            ("resourceMode", self.resource_mode, "a flow rule"),
-        ] {
-            if field.is_some() {
-                return Err(format!(
-                    "{name} is a field of Sentinel's gateway rules, which are not read here; write {instead}"
-                )
-                .into());
-            }
+/// Rejects a rule of Sentinel's API gateway and names the first field that identifies it.
+fn refuse_gateway(others: &Others) -> Result<(), InvalidRule> {
+    let flow = "a flow rule with statIntervalInMs";
+    let param = "a hot-parameter rule with durationInSec and burstCount";
+    for (name, instead) in [
+        ("paramItem", param),
+        ("burst", param),
+        ("intervalSec", flow),
+        ("interval", flow),
+        ("intervalUnit", flow),
+        ("maxQueueingTimeoutMs", "maxQueueingTimeMs"),
+        ("resourceMode", "a flow rule"),
+    ] {
+        if others.get(name).is_some_and(Option::is_some) {
+            return Err(format!(
+                "{name} is a field of Sentinel's gateway rules, which are not read here; write {instead}"
+            )
+            .into());
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Returns a required threshold.

@@ -5,10 +5,10 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
 use super::{
-    Gateway, Id,
+    Id, Others,
     cluster_config::{ClusterConfig, applies_here},
     lenient::Lenient,
-    millis, name_of, no_go, required, seconds, target, unknown, whole,
+    millis, name_of, no_go, refuse_gateway, required, seconds, target, unknown, whole,
 };
 use crate::{
     Arg,
@@ -39,7 +39,7 @@ pub(super) struct ParamFlow {
     metric_type: Option<IgnoredAny>,
     specific_items: Option<IgnoredAny>,
     #[serde(flatten)]
-    gateway: Gateway,
+    others: Others,
 }
 
 #[derive(Deserialize, Default)]
@@ -100,7 +100,7 @@ impl ParamFlow {
         if !applies_here(*self.cluster_mode, self.cluster_config.as_ref(), false) {
             return Ok(None);
         }
-        self.gateway.refuse()?;
+        refuse_gateway(&self.others)?;
         no_go("paramIndex", self.param_index, "paramIdx")?;
         no_go("metricType", self.metric_type, "grade")?;
         no_go("specificItems", self.specific_items, "paramFlowItemList")?;

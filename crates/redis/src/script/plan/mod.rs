@@ -9,6 +9,7 @@ pub use error::PlanError;
 use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Policy};
 
 use super::Kind;
+use crate::StoreError;
 
 /// A log up to this length is one value that is rewritten whole; a longer one is a ring written in place.
 const LIST: u64 = 128;
@@ -205,6 +206,18 @@ impl Plan {
         let before = calendar.start_of(middle.saturating_since(Nanos::new(1)));
         let micros = [before, middle, calendar.end_of(middle)].map(|edge| edge.get() / 1_000);
         numbers::with_edges(&self.numbers, micros)
+    }
+
+    /// The decision on one cost, from the value of its key.
+    pub(crate) fn decision(
+        &self,
+        before: Option<&[u8]>,
+        now: Nanos,
+        cost: u64,
+    ) -> Result<Decision, StoreError> {
+        let mut decision = Err(StoreError::NotOurs);
+        self.decisions(before, now, &[cost], |_, made, _| decision = Ok(made));
+        decision
     }
 
     /// The decisions on these costs in order, from the reply's part for their key. `None` if the value cannot be a state of

@@ -98,19 +98,20 @@ pub(super) fn answer(
     let own = permits && cost > 0 && cost <= room;
     let behind = if own { behind.saturating_sub(1_000) } else { behind };
     let reset = if live == 0 { 0 } else { lifetime.saturating_sub(newest_age) + behind };
+    let standing = |room, reset_after| Standing { limit, room, unit: 1, reset_after };
     let decision = if cost > limit {
-        Decision::too_large(Standing { limit, room, unit: 1, reset_after: reset })
+        Decision::too_large(standing(room, reset))
     } else if counting + cost > limit {
         // If the script was asked for more than this request (several requests of one key in one decision), the wait is that
         // of all together.
-        Decision::deny(
-            Standing { limit, room, unit: 1, reset_after: reset },
-            lifetime.saturating_sub(age) + behind,
-        )
-        .because(if permits { DenialReason::InFlight } else { DenialReason::Quota })
+        Decision::deny(standing(room, reset), lifetime.saturating_sub(age) + behind).because(if permits {
+            DenialReason::InFlight
+        } else {
+            DenialReason::Quota
+        })
     } else {
         let reset = if cost == 0 { reset } else { lifetime + behind };
-        Decision::allow(Standing { limit, room: room.saturating_sub(cost), unit: 1, reset_after: reset })
+        Decision::allow(standing(room.saturating_sub(cost), reset))
     };
     (decision, seen)
 }
