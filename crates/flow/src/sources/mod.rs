@@ -37,6 +37,7 @@ use crate::rules::{
 };
 
 /// What reads the text of a source.
+#[cfg(any(feature = "watch", feature = "http-source", feature = "redis-source"))]
 type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
 /// New rules of some kinds. Kinds that are `None` keep their rules.

@@ -46,7 +46,7 @@ use crate::{
 /// | a new key is taken for an evicted one, and gets its debt | 1 of 19,000,000 |
 /// | a key that has a record when it returns: how much stricter than before | token and leaky bucket: a 250,000th of the time that it had left. Fixed window, sliding counter: a 126th of the limit, nothing for limits up to 127. Sliding log and window: also, all that was in use counts as taken at the newest admission |
 /// | an exhausted key among made-up keys that have something left, however many | never forgotten |
-/// | an exhausted key among made-up keys that are exhausted, too | kept until 4 × `max_keys` of them have come in the time that a limit takes to end; then forgotten, or with [`WhenFull::Deny`] the made-up keys are refused |
+/// | an exhausted key among made-up keys that are exhausted, too | kept until 4 × `max_keys` of them have come in the time that a limit takes to end; then forgotten, or with [`WhenFull::Deny`](crate::WhenFull::Deny) the made-up keys are refused |
 /// | any other key that is forgotten | gets at most the share of its limit a second time that it had used |
 /// | memory beyond the full table | 40 bytes × `max_keys`, and 1 KiB |
 ///
