@@ -35,6 +35,8 @@
 //! - Gates share no state with each other.
 
 mod admit;
+#[cfg(any(feature = "http-source", feature = "report"))]
+mod agent;
 mod arg;
 mod background;
 mod blocked;

@@ -3,8 +3,9 @@
 #![cfg(all(feature = "http-source", not(loom)))]
 
 use std::{
+    fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex, mpsc},
     thread,
     time::Duration,
@@ -18,6 +19,7 @@ use tidegate_flow::{
 
 /// A service that answers with the status, header fields and body that were set last. Tells each request's head and body.
 struct Service {
+    scheme: &'static str,
     address: SocketAddr,
     answer: Arc<Mutex<(u16, String, String)>>,
     requests: mpsc::Receiver<String>,
@@ -25,20 +27,37 @@ struct Service {
 
 impl Service {
     fn start() -> Self {
+        Self::with("http", Ok)
+    }
+
+    /// A service over TLS with this certificate and key.
+    fn secured(made: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Self {
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let ring = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(ring).with_safe_default_protocol_versions();
+        let config =
+            config.unwrap().with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key.into());
+        let config = Arc::new(config.unwrap());
+        Self::with("https", move |stream| {
+            let session =
+                rustls::ServerConnection::new(Arc::clone(&config)).map_err(std::io::Error::other)?;
+            Ok(rustls::StreamOwned::new(session, stream))
+        })
+    }
+
+    fn with<S: Read + Write>(
+        scheme: &'static str,
+        wrap: impl Fn(TcpStream) -> std::io::Result<S> + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let answer = Arc::new(Mutex::new((404, String::new(), String::new())));
         let (its, (tell, requests)) = (Arc::clone(&answer), mpsc::channel());
         thread::spawn(move || {
-            while let Ok((mut stream, _)) = listener.accept() {
-                let mut bytes = [0; 4_096];
-                let mut request = String::new();
-                // A short body comes with its head or right after it.
-                while !request.contains("\r\n\r\n") || request.starts_with("POST") && !request.ends_with('}')
-                {
-                    let read = stream.read(&mut bytes).unwrap();
-                    request.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
-                }
+            while let Ok((stream, _)) = listener.accept() {
+                let mut stream = wrap(stream).unwrap();
+                // A client that does not trust the service sends no request.
+                let Ok(request) = read(&mut stream) else { continue };
                 let _ = tell.send(request);
                 let (status, fields, body) = its.lock().unwrap().clone();
                 let length = body.len();
@@ -48,11 +67,11 @@ impl Service {
                 let _ = stream.write_all((head + &body).as_bytes());
             }
         });
-        Self { address, answer, requests }
+        Self { scheme, address, answer, requests }
     }
 
     fn url(&self) -> String {
-        format!("http://{}/", self.address)
+        format!("{}://{}/", self.scheme, self.address)
     }
 
     fn says(&self, status: u16, fields: &str, body: impl Into<String>) {
@@ -62,6 +81,20 @@ impl Service {
     fn asked(&self) -> String {
         self.requests.recv_timeout(Duration::from_mins(1)).unwrap()
     }
+}
+
+/// Reads a request. A short body comes with its head or right after it.
+fn read(stream: &mut impl Read) -> std::io::Result<String> {
+    let mut bytes = [0; 4_096];
+    let mut request = String::new();
+    while !request.contains("\r\n\r\n") || request.starts_with("POST") && !request.ends_with('}') {
+        let read = stream.read(&mut bytes)?;
+        if read == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        request.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
+    }
+    Ok(request)
 }
 
 const fn ms(ms: u64) -> Duration {
@@ -168,11 +201,35 @@ fn a_service_that_fails_or_redirects_is_an_error_and_a_source_needs_a_format() {
     service.says(200, "", "[]");
     let said = Gate::new().follow(HttpSource::nacos(&service.url(), "d", "g"), |_| ()).unwrap_err();
     assert!(said.to_string().contains("no format was chosen"), "{said}");
-    let said = Gate::new().follow(HttpSource::etcd("https://127.0.0.1", "k"), |_| ()).unwrap_err();
-    assert!(said.to_string().contains("begins with http://"), "{said}");
+    let said = Gate::new().follow(HttpSource::etcd("ftp://127.0.0.1", "k"), |_| ()).unwrap_err();
+    assert!(said.to_string().contains("begins with http:// or https://"), "{said}");
     let nowhere = HttpSource::consul(&format!("http://{place}"), "k").sentinel(Kind::Flow);
     drop(other);
     assert!(Gate::new().follow(nowhere, |_| ()).is_err());
+}
+
+#[test]
+fn a_service_over_tls_is_asked_only_if_its_authority_is_trusted() {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".into()]).unwrap();
+    let service = Service::secured(&made);
+    let authority = std::env::temp_dir().join(format!("tidegate-authority-{}.pem", std::process::id()));
+    let source = || HttpSource::nacos(&service.url(), "d", "g").sentinel(Kind::Flow);
+    let refused = |source| Gate::new().follow(source, |_| ()).unwrap_err().to_string();
+    service.says(200, "", "[]");
+    // The authorities of the system have not signed it.
+    let said = refused(source());
+    assert!(said.contains("certificate"), "{said}");
+    let said = refused(source().authority(&authority));
+    assert!(said.contains("tidegate-authority-"), "{said}");
+    fs::write(&authority, "no certificate").unwrap();
+    let said = refused(source().authority(&authority));
+    assert!(said.contains("has no certificate in PEM"), "{said}");
+    fs::write(&authority, made.cert.pem()).unwrap();
+    follow(source().authority(&authority), |value| match value {
+        Some(value) => service.says(200, "", value),
+        None => service.says(404, "", "config data not exist"),
+    });
+    fs::remove_file(authority).unwrap();
 }
 
 /// etcd itself, which Debian has as `etcd-server`.

@@ -1,14 +1,11 @@
 //! One HTTP client for all reports.
 
-use std::{fs, io::Read as _, sync::Arc, time::Duration};
+use std::{io::Read as _, time::Duration};
 
-use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-use ureq::{
-    Agent,
-    tls::{Certificate, RootCerts, TlsConfig},
-};
+use ureq::Agent;
 
 use super::{Report, ReportError, message::ReportReply};
+use crate::agent::agent;
 
 /// How long a report may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -42,35 +39,9 @@ impl Client {
         if report.token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
             return wrong("the token has a character that no token has".to_owned());
         }
-        let trusted = match &report.authority {
-            None => rustls_native_certs::load_native_certs().certs,
-            Some(path) => {
-                let read = fs::read(path).map_err(|error| error.to_string());
-                let parse = |pem: Vec<u8>| {
-                    let all: Result<Vec<CertificateDer<'static>>, _> =
-                        CertificateDer::pem_slice_iter(&pem).collect();
-                    all.map_err(|error| error.to_string())
-                };
-                match read.and_then(parse) {
-                    Ok(all) if !all.is_empty() => all,
-                    Ok(_) => return wrong(format!("{} has no certificate in PEM", path.display())),
-                    Err(why) => return wrong(format!("{}: {why}", path.display())),
-                }
-            }
-        };
-        let trusted = trusted.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>();
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::Specific(Arc::new(trusted)))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
-        let config = Agent::config_builder()
-            .tls_config(tls)
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .timeout_global(Some(PATIENCE))
-            .build();
+        let agent = agent(report.authority.as_deref(), PATIENCE).map_err(ReportError::Options)?;
         Ok(Self {
-            agent: config.into(),
+            agent,
             url: format!("{server}/v1/flow/report"),
             server,
             authorization: report.token.as_ref().map(|token| format!("Bearer {token}")),

@@ -1,6 +1,6 @@
 //! A key of Consul, etcd, Nacos or Apollo.
 
-use std::{io, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use form_urlencoded::byte_serialize;
@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use ureq::Agent;
 
 use super::{Parse, RuleSource, RuleUpdate, SourceError};
+use crate::agent::agent;
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Rules in a configuration service, read over plain HTTP (feature `http-source`).
+/// Rules in a configuration service, read over HTTP or HTTPS (feature `http-source`).
 ///
 /// Consul answers as soon as the key changes. The other services are asked each second ([`every`](Self::every)). A missing or empty key
 /// is an error, and the previous rules stay active; to remove all rules, set it to `[]` or `{}`.
@@ -28,7 +29,9 @@ const MAX_BYTES: u64 = 16 << 20;
 /// # Ok::<(), tidegate_flow::sources::SourceError>(())
 /// ```
 pub struct HttpSource {
-    agent: Agent,
+    /// `None` before the first request.
+    agent: Option<Agent>,
+    authority: Option<PathBuf>,
     service: Service,
     url: String,
     name: String,
@@ -57,13 +60,9 @@ fn encoded(text: &str) -> String {
 
 impl HttpSource {
     fn new(service: Service, base: &str, path: &str, name: &str) -> Self {
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .timeout_global(Some(PATIENCE))
-            .build();
         Self {
-            agent: config.into(),
+            agent: None,
+            authority: None,
             service,
             url: format!("{}{path}", base.trim_end_matches('/')),
             name: name.to_owned(),
@@ -119,6 +118,12 @@ impl HttpSource {
         Self { header: Some((name, value.into())), ..self }
     }
 
+    /// Trusts the certificate authorities in this file (PEM) instead of those of the system, for an address with `https://`.
+    #[must_use]
+    pub fn authority(self, file: impl Into<PathBuf>) -> Self {
+        Self { authority: Some(file.into()), ..self }
+    }
+
     /// Sets the interval between requests, except for Consul's. Default: one second.
     #[must_use]
     pub fn every(self, every: Duration) -> Self {
@@ -147,9 +152,14 @@ impl HttpSource {
     /// Asks the service for the value.
     fn value(&mut self) -> Result<String, SourceError> {
         let failed = |error: String| SourceError::Read(io::Error::other(error));
-        if !self.url.starts_with("http://") {
-            return Err(failed(format!("{} is not a URL that begins with http://", self.url)));
+        if !self.url.starts_with("http://") && !self.url.starts_with("https://") {
+            return Err(failed(format!("{} is not a URL that begins with http:// or https://", self.url)));
         }
+        let agent = match self.agent.take() {
+            None => agent(self.authority.as_deref(), PATIENCE).map_err(failed)?,
+            Some(agent) => agent,
+        };
+        let agent = &*self.agent.insert(agent);
         let url = match (&self.service, self.index.take()) {
             // It answers when the index is another one, or after the wait.
             (Service::Consul, Some(index)) => format!("{}&wait=1s&index={index}", self.url),
@@ -157,14 +167,14 @@ impl HttpSource {
         };
         let answer = match (&self.service, &self.header) {
             (Service::Etcd(key), header) => {
-                let mut request = self.agent.post(&url).content_type("application/json");
+                let mut request = agent.post(&url).content_type("application/json");
                 if let Some((name, value)) = header {
                     request = request.header(*name, value);
                 }
                 request.send(json!({"key": key}).to_string())
             }
-            (_, Some((name, value))) => self.agent.get(&url).header(*name, value).call(),
-            (_, None) => self.agent.get(&url).call(),
+            (_, Some((name, value))) => agent.get(&url).header(*name, value).call(),
+            (_, None) => agent.get(&url).call(),
         };
         let mut answer = answer.map_err(|error| failed(error.to_string()))?;
         let index = answer.headers().get("x-consul-index").and_then(|index| index.to_str().ok());
