@@ -232,22 +232,29 @@ fn a_service_over_tls_is_asked_only_if_its_authority_is_trusted() {
     fs::remove_file(authority).unwrap();
 }
 
-/// etcd itself, which Debian has as `etcd-server`.
+/// etcd itself, which Debian has as `etcd-server`: written over HTTP, followed over HTTPS.
 #[test]
 #[ignore = "needs etcd: scripts/test.sh --interop"]
 fn a_key_of_etcd_itself_is_followed() {
     use base64::{Engine as _, prelude::BASE64_STANDARD};
 
     let directory = std::env::temp_dir().join(format!("tidegate-etcd-{}", std::process::id()));
-    let [client, peer] = [(); 2].map(|()| tidegate_redis_servers::free_port());
+    let [client, secured, peer] = [(); 3].map(|()| tidegate_redis_servers::free_port());
     let [client, peer] = [client, peer].map(|port| format!("http://127.0.0.1:{port}"));
+    let secured = format!("https://127.0.0.1:{secured}");
+    fs::create_dir_all(&directory).unwrap();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".into()]).unwrap();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| directory.join(name));
+    fs::write(&cert, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let mut etcd = std::process::Command::new("etcd");
-    etcd.arg("--data-dir").arg(&directory).args([
-        "--listen-client-urls",
-        &client,
-        "--advertise-client-urls",
-        &client,
-    ]);
+    etcd.arg("--data-dir")
+        .arg(directory.join("data"))
+        .arg("--cert-file")
+        .arg(&cert)
+        .arg("--key-file")
+        .arg(&key);
+    etcd.args(["--listen-client-urls", &format!("{client},{secured}"), "--advertise-client-urls", &client]);
     etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
     etcd.args(["--initial-cluster", &format!("default={peer}")]).stderr(std::process::Stdio::null());
     let mut etcd = etcd.stdout(std::process::Stdio::null()).spawn().unwrap();
@@ -258,7 +265,7 @@ fn a_key_of_etcd_itself_is_followed() {
     tidegate_redis_servers::eventually("etcd answers", || {
         post("/v3/kv/range", serde_json::json!({"key": key}))
     });
-    follow(HttpSource::etcd(&client, "shop/flow"), |value| {
+    follow(HttpSource::etcd(&secured, "shop/flow").authority(cert), |value| {
         let done = match value {
             Some(value) => {
                 post("/v3/kv/put", serde_json::json!({"key": key, "value": BASE64_STANDARD.encode(value)}))
