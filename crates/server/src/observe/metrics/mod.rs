@@ -36,8 +36,10 @@ mod text;
 #[cfg(feature = "grpc")]
 mod xds;
 
+#[cfg(all(feature = "grpc", feature = "otlp"))]
+pub(crate) use self::grpc::CODES;
 #[cfg(feature = "grpc")]
-pub(crate) use self::grpc::{CODES, GrpcStats};
+pub(crate) use self::grpc::GrpcStats;
 pub(crate) use self::http::HttpStats;
 #[cfg(feature = "grpc")]
 pub(crate) use self::reference::Reference;
