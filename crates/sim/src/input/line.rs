@@ -2,30 +2,56 @@
 
 use std::io::{self, BufRead, Read};
 
+use memchr::memchr_iter;
+
 /// The maximum length of a line, 1 MiB. A longer line is skipped and counted as invalid.
 const MAX_LINE: usize = 1 << 20;
 
 /// Passes every line, without its end (`\n` or `\r\n`), to `each`; `None` stands for a line that is too long. Stops early if
 /// `each` fails.
+///
+/// A line that is completely in the stream's buffer is not copied.
 pub(super) fn each_line<E: From<io::Error>>(
     input: &mut (impl BufRead + ?Sized),
     mut each: impl FnMut(Option<&[u8]>) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut line = Vec::new();
     loop {
-        line.clear();
-        // The longest line and its end.
-        if (&mut *input).take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)? == 0 {
+        let buffer = match input.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            buffer => buffer?,
+        };
+        if buffer.is_empty() {
             return Ok(());
         }
+        let (mut used, mut told) = (0, Ok(()));
+        for end in memchr_iter(b'\n', buffer) {
+            told = each((end - used <= MAX_LINE).then(|| without_return(&buffer[used..end])));
+            used = end + 1;
+            if told.is_err() {
+                break;
+            }
+        }
+        input.consume(used);
+        told?;
+        if used > 0 {
+            continue;
+        }
+        line.clear();
+        // The longest line and its end.
+        (&mut *input).take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)?;
         let has_end = line.pop_if(|byte| *byte == b'\n').is_some();
         if has_end || line.len() <= MAX_LINE {
-            each(Some(line.strip_suffix(b"\r").unwrap_or(&line)))?;
+            each(Some(without_return(&line)))?;
         } else {
             input.skip_until(b'\n')?;
             each(None)?;
         }
     }
+}
+
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// Why a line (in a file of requests per second: a number) is not a request.
