@@ -13,10 +13,11 @@ use tidegate_limiter::{Request, Timer, acquire_all, wait_all};
 
 use crate::{
     Reason, Refusal,
-    hold::{Holds, Settle},
+    hold::Holds,
     layer::{Options, no_decision},
     limit::Kind,
     question::{Asked, LimitQuestion, Refused},
+    settle::Settle,
     signals,
     told::Told,
 };

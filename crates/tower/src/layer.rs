@@ -11,9 +11,9 @@ use tower_layer::Layer;
 use crate::{
     IntoLimit, Limit, RateLimit, Refusal, Tell,
     bodies::{Same, Wrapped},
-    hold::Settle,
     in_flight::InFlight,
     key::{KeyList, KeySource},
+    settle::Settle,
     time::Time,
     told::{LastText, Name},
 };

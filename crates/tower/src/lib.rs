@@ -103,6 +103,7 @@ mod limit;
 mod log;
 mod question;
 mod service;
+mod settle;
 #[cfg(feature = "shared")]
 mod shared;
 mod signals;

@@ -9,10 +9,10 @@ use tidegate_limiter::Timer;
 
 use crate::{
     Bill, NoKey, Reason,
-    hold::Settle,
     layer::{Options, Rule, Source, no_decision},
     limit::{Kind, Limit},
     log::at_most_once_a_minute,
+    settle::Settle,
 };
 
 /// A request's key and cost for one limit.

@@ -6,11 +6,12 @@ use tidegate_redis::{Part, SharedDecision, SharedLimit, Source, Store};
 use crate::{
     Reason,
     decide::Verdict,
-    hold::{Hold, Settle},
+    hold::Hold,
     in_flight::is_in_flight,
     layer::{Options, no_decision},
     limit::Kind,
     question::LimitQuestion,
+    settle::Settle,
 };
 
 impl<C: Timer + 'static> Options<C> {
