@@ -75,7 +75,12 @@ impl Role {
 
     /// The name in the access file.
     pub const fn name(self) -> &'static str {
-        ["decide", "observe", "operate", "report"][self as usize]
+        match self {
+            Self::Decide => "decide",
+            Self::Observe => "observe",
+            Self::Operate => "operate",
+            Self::Report => "report",
+        }
     }
 }
 

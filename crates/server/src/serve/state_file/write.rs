@@ -171,16 +171,16 @@ impl Out {
 }
 
 fn put(bytes: &mut Vec<u8>, entry: &SnapshotEntry) {
-    let (kind, words) = match entry {
-        SnapshotEntry::Key { tag, state } => (KEY, [&[*tag], &state[..]].concat()),
-        SnapshotEntry::Record { place, debt } => (RECORD, [place.to_words(), debt.to_words()].concat()),
-        SnapshotEntry::Own { tag, state } => (OWN, [&[*tag, state.len() as u64], &state[..]].concat()),
-        SnapshotEntry::Blocked { tag, until } => (BLOCKED, vec![*tag, *until]),
-        // A kind that a later library adds, which this format cannot represent.
-        _ => return,
+    let mut numbers = |kind: u8, head: &[u64], rest: &[u64]| {
+        bytes.push(kind);
+        bytes.extend(head.iter().chain(rest).flat_map(|word| word.to_le_bytes()));
     };
-    bytes.push(kind);
-    for word in words {
-        bytes.extend_from_slice(&word.to_le_bytes());
+    match entry {
+        SnapshotEntry::Key { tag, state } => numbers(KEY, &[*tag], state),
+        SnapshotEntry::Record { place, debt } => numbers(RECORD, &place.to_words(), &debt.to_words()),
+        SnapshotEntry::Own { tag, state } => numbers(OWN, &[*tag, state.len() as u64], state),
+        SnapshotEntry::Blocked { tag, until } => numbers(BLOCKED, &[*tag, *until], &[]),
+        // A kind that a later library adds, which this format cannot represent.
+        _ => {}
     }
 }
