@@ -262,6 +262,7 @@ fi
 stage "formatting" cargo fmt --all --check
 stage "spelling" "$typos"
 stage "plain English" scripts/style.py
+stage "modules import only what is below them" scripts/layers.py
 loom() {
     RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo test --locked --release --target-dir target/loom \
         -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'

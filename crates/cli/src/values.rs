@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use tidegate_core::parse_duration;
-use tidegate_server::{envoy::AnswerFields, rules::parse_bytes};
+use tidegate_server::{descriptors::AnswerFields, rules::parse_bytes};
 
 /// A value with a text for none, such as `off`. Under its own name, an `Option` is to clap an option that may be missing.
 pub type MayBeNone<T> = Option<T>;

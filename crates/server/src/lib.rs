@@ -2,21 +2,23 @@
 //! HAProxy's SPOP.
 //!
 //! ```text
-//! listen ─► edges: HTTP, RESP, gRPC, SPOP ─► decide: service ─► limits ─┬─ memory ─► tidegate-limiter
-//!                    │                          ▲                       └─ shared ─► tidegate-redis
-//!                    └─► envoy: descriptors ────┘
+//! listen ─► edges: HTTP, RESP, gRPC, SPOP ─┬─► decide: service ─► limits ─┬─ memory ─► tidegate-limiter
+//!                                          │               ▲              └─ shared ─► tidegate-redis
+//!                                          └─► descriptors ┘
 //! ```
+//!
+//! A module imports only modules below it (`scripts/layers.py` checks it):
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `rules` | parses, checks and replaces the rules file |
-//! | `envoy` | reads configurations of envoyproxy/ratelimit and decides on their descriptors |
-//! | `decide` | the service, its limits in memory and in the store, what a refusal means, what is counted |
-//! | `listen` | accepts connections within bounds: TLS, credentials, who may use which listener |
-//! | `edges` | one module for each protocol: parse, ask the service, print |
-//! | `control` | the dashboard, and the programs that report to it |
-//! | `observe` | metrics, history, heavy keys, traces, telemetry |
 //! | `serve` | starts, reloads and stops the server, and writes the state file |
+//! | `control` | the control plane: its paths, the dashboard, and the programs that report to it |
+//! | `edges` | one module for each protocol: parse, ask the service, print |
+//! | `decide` | the service, its limits in memory and in the store, Envoy's descriptors, what a refusal means, what is counted |
+//! | `envoy` | reads configurations of envoyproxy/ratelimit |
+//! | `listen` | accepts connections within bounds: TLS, credentials, who may use which listener |
+//! | `observe` | metrics, history, heavy keys, traces, telemetry |
+//! | `rules` | parses, checks and replaces the rules file |
 //!
 //! An algorithm decides; this crate only finds the limit that a request names and asks it. [`Server`] connects the parts, and
 //! `tidegate serve` is its command line.
@@ -48,10 +50,13 @@ pub mod rules;
 mod serve;
 
 pub use control::flow::PushError;
-pub use decide::{counts, limits, observers::DecisionObservers, reservations, service, shared, throttle};
+pub use decide::{
+    counts, descriptors, limits, observers::DecisionObservers, reservations, service, shared, throttle,
+};
 pub use edges::{http, resp};
 pub use listen::{
     access,
+    security::{Exposed, Lacks},
     tls::{TlsError, TlsFiles},
 };
 pub use observe::{
@@ -66,7 +71,7 @@ pub use serve::{
     options::Options,
     server::{Ended, Order, Server},
     shutdown::signals,
-    start_error::{Lacks, StartError, StoreOptionError},
+    start_error::{StartError, StoreOptionError},
     state_file::StatePathError,
     xds::{XdsSource, XdsSourceError},
 };

@@ -194,7 +194,7 @@ impl Watched {
 
     fn second(&self) {
         self.now.set(self.now.get().saturating_add(Nanos::from_secs(1)));
-        self.history.look(&self.limits, std::array::from_fn(|_| 0), self.now.get());
+        self.limits.record_second(&self.history, std::array::from_fn(|_| 0), self.now.get());
     }
 
     fn change(&mut self, text: &str) {
@@ -268,7 +268,7 @@ impl Answers {
         self.sum += count;
         let mut buckets = std::array::from_fn(|_| 0);
         buckets[2] = self.sum;
-        self.history.look(&self.limits, buckets, Nanos::from_secs(end));
+        self.limits.record_second(&self.history, buckets, Nanos::from_secs(end));
     }
 
     /// The end of the last step, and the counts.

@@ -16,7 +16,7 @@ use tidegate_core::parse_duration;
 use tidegate_flow::cgroup;
 use tidegate_server::{
     Mode, Options, StatsdAddress, Timeout, TlsFiles, Vendor, XdsSource,
-    envoy::{AnswerFields, Consume, Modes},
+    descriptors::{AnswerFields, Consume, Modes},
     heavy, reservations,
     rules::parse_timeout,
     throttle::{ThrottleAllowed, ThrottleQuota},

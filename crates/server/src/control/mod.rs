@@ -1,4 +1,36 @@
-//! The parts of the control plane for people: the dashboard, and the programs that report to it.
+//! The control plane: its paths (`api`), its pages for people (`pages`), and the programs that report to it (`flow`).
 
+mod api;
 pub(crate) mod flow;
 pub(crate) mod pages;
+pub(crate) mod reload;
+mod rules_thread;
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc};
+
+pub(crate) use self::rules_thread::RulesThread;
+use self::{flow::Flow, reload::ReloadOrder};
+use crate::{
+    edges::http::App,
+    observe::metrics::{Events, Metrics},
+    rules::file::RulesFile,
+};
+
+/// The state that all handlers and pages share.
+pub(crate) struct ControlPlane {
+    /// The state that they share with the data plane.
+    pub app: Arc<App>,
+    pub metrics: Metrics,
+    pub events: Arc<Events>,
+    /// The reports of programs about their resources, and the rules for them.
+    pub flow: Arc<Flow>,
+    pub rules_file: Arc<RulesFile>,
+    /// Receives requests to reload the rules.
+    pub reload: mpsc::Sender<ReloadOrder>,
+    /// Has one permit: a reader of the trace needs as much memory as the trace.
+    pub trace_readers: Arc<Semaphore>,
+    /// Reads the rules that clients send.
+    pub rules_thread: RulesThread,
+}

@@ -3,10 +3,11 @@
 use tidegate_limiter::OverrideError;
 use tidegate_redis::{PlanError, StoreError};
 
-use crate::{decide::reservations::ReservationError, rules::QuotaTextError};
+use crate::{
+    decide::reservations::ReservationError,
+    rules::{MAX_KEY_BYTES, QuotaTextError},
+};
 
-/// The maximum length of a key in a request, in bytes (the library accepts any length).
-pub const MAX_KEY_BYTES: usize = 1024;
 /// The maximum number of keys of one limit that operators may override while the server runs.
 pub const MOST_OVERRIDES: usize = 1_000;
 

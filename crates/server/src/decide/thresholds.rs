@@ -2,32 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use serde::Serialize;
 use tidegate_core::{Decision, DenialReason, Nanos};
 
-/// A key has reached a threshold of its limit.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Reached {
-    pub limit: String,
-    pub key: String,
-    /// The threshold.
-    pub percent: u8,
-    pub used: u64,
-    pub of: u64,
-    pub time_ms: u64,
-}
-
-/// Relaxed counters: a scrape needs no exact moment.
-#[derive(Debug, Default)]
-pub(crate) struct WebhookStats {
-    pub sent: AtomicU64,
-    /// Attempts that failed.
-    pub failed: AtomicU64,
-    pub dropped: AtomicU64,
-}
+use crate::observe::webhook::Reached;
 
 /// What a limit does with each event.
 pub(crate) type OnThreshold = Arc<dyn Fn(Reached) + Send + Sync>;

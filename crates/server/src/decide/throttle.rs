@@ -18,10 +18,8 @@ use crate::{
         heavy::{HeavyKeys, Top},
         trace::Tap,
     },
+    rules::THROTTLE,
 };
-
-/// The name of `CL.THROTTLE`'s table in metrics and in the state file.
-pub const THROTTLE: &str = "CL.THROTTLE";
 
 /// The table behind `CL.THROTTLE`.
 pub struct Throttle {

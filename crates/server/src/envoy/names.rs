@@ -16,7 +16,7 @@ const SEED: u64 = 0x7469_6465_6761_7465;
 /// (shop, [(user, -)])                  shop.user
 /// (shop, [(path, /cart), (user, -)])   shop.path---cart.user-8c3fd1a26be94f07
 /// ```
-pub(super) fn limit_name(domain: &str, path: &[(&str, Option<&str>)]) -> String {
+pub(crate) fn limit_name(domain: &str, path: &[(&str, Option<&str>)]) -> String {
     let mut name = String::new();
     let mut exact = push(&mut name, domain);
     for (key, value) in path {
@@ -56,7 +56,7 @@ const MAX_VALUE: usize = 256;
 
 /// Appends to a key of several values: each except the last has its length in front, so that different lists of values make
 /// different keys. Instead of a long value, its length, a `#` and its SHA-256 are appended.
-pub(super) fn push_value(key: &mut Vec<u8>, value: &str, last: bool) {
+pub(crate) fn push_value(key: &mut Vec<u8>, value: &str, last: bool) {
     // A value that could be mistaken for such a digest is replaced, too.
     let is_long = value.len() > MAX_VALUE || (value.len() > 64 && value.contains('#'));
     if is_long || !last {

@@ -1,19 +1,13 @@
 //! The protection of the listeners: TLS and access control.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 use rustls::ServerConfig;
 
-use crate::{
-    listen::{
-        access::{Access, Door},
-        descriptors::Descriptors,
-        tls::{Above, Tls},
-    },
-    serve::{
-        options::Options,
-        start_error::{Lacks, StartError},
-    },
+use crate::listen::{
+    access::{Access, Door},
+    descriptors::Descriptors,
+    tls::{Above, Tls},
 };
 
 /// TLS and access control as configured. All listeners share them.
@@ -24,28 +18,28 @@ pub(crate) struct ListenerSecurity {
     /// The connections of all listeners.
     pub descriptors: Arc<Descriptors>,
     /// The listeners with TLS; empty for all.
-    tls_listeners: Arc<[String]>,
-    insecure: bool,
+    pub tls_listeners: Arc<[String]>,
+    /// Whether other machines may reach listeners without protection.
+    pub insecure: bool,
+}
+
+/// Other machines can reach a listener that is not protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "other machines can reach {address} (--{option}), which has {lacks}: {}, or listen on 127.0.0.1; if every client that can reach it may \
+     use it, add --insecure",
+    protection(*lacks)
+)]
+pub struct Exposed {
+    /// The option with the address.
+    pub option: &'static str,
+    /// The address.
+    pub address: SocketAddr,
+    /// The missing protection.
+    pub lacks: Lacks,
 }
 
 impl ListenerSecurity {
-    /// # Errors
-    /// When the files are invalid.
-    pub fn open(options: &Options) -> Result<Self, StartError> {
-        let asks_for_certificates = options.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
-        let access =
-            Access::open(options.access.clone(), asks_for_certificates, options.tls_client_san.as_deref())
-                .map_err(StartError::Access)?;
-        let tls = options.tls.clone().map(Tls::open).transpose()?;
-        Ok(Self {
-            tls: tls.map(Arc::new),
-            access: Arc::new(access),
-            descriptors: Arc::default(),
-            tls_listeners: options.tls_listeners.clone().into(),
-            insecure: options.insecure,
-        })
-    }
-
     /// The protection of the listener of this option.
     pub fn of(&self, option: &str) -> Self {
         let has_tls = self.tls_listeners.is_empty() || self.tls_listeners.iter().any(|name| name == option);
@@ -61,7 +55,7 @@ impl ListenerSecurity {
         option: &'static str,
         address: SocketAddr,
         has_password: bool,
-    ) -> Result<Door, StartError> {
+    ) -> Result<Door, Exposed> {
         let is_local = address.ip().to_canonical().is_loopback();
         let lacks = match (self.of(option).tls.is_none(), !self.access.asks_for_something() && !has_password)
         {
@@ -71,7 +65,7 @@ impl ListenerSecurity {
             (true, true) => Some(Lacks::Both),
         };
         match lacks.filter(|_| !is_local && !self.insecure) {
-            Some(lacks) => Err(StartError::Exposed { option, address, lacks }),
+            Some(lacks) => Err(Exposed { option, address, lacks }),
             None => Ok(Door::new(Arc::clone(&self.access), is_local)),
         }
     }
@@ -80,10 +74,10 @@ impl ListenerSecurity {
     ///
     /// # Errors
     /// When other machines can reach the listener and no access file protects it.
-    pub fn door_by_address(&self, option: &'static str, address: SocketAddr) -> Result<Door, StartError> {
+    pub fn door_by_address(&self, option: &'static str, address: SocketAddr) -> Result<Door, Exposed> {
         let is_local = address.ip().to_canonical().is_loopback();
         if !is_local && !self.insecure && self.access.path.is_none() {
-            return Err(StartError::Exposed { option, address, lacks: Lacks::Addresses });
+            return Err(Exposed { option, address, lacks: Lacks::Addresses });
         }
         Ok(Door::new(Arc::clone(&self.access), is_local))
     }
@@ -91,5 +85,39 @@ impl ListenerSecurity {
     /// The TLS configuration for new connections.
     pub fn config(&self, above: Above) -> Option<Arc<ServerConfig>> {
         self.tls.as_ref().map(|tls| tls.config(above))
+    }
+}
+
+/// The protection that is missing on a listener that other machines can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lacks {
+    /// TLS.
+    Tls,
+    /// Client credentials.
+    Credentials,
+    /// Both.
+    Both,
+    /// Addresses of clients, for a protocol that has neither TLS nor credentials.
+    Addresses,
+}
+
+impl fmt::Display for Lacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls => "no TLS",
+            Self::Credentials => "no credentials",
+            Self::Both => "neither TLS nor credentials",
+            Self::Addresses => "a protocol without TLS and credentials",
+        })
+    }
+}
+
+fn protection(lacks: Lacks) -> &'static str {
+    match lacks {
+        Lacks::Tls => "give --tls-cert and --tls-key",
+        Lacks::Credentials => "give --access or --tls-client-ca",
+        Lacks::Both => "give --tls-cert and --tls-key, and --access or --tls-client-ca",
+        Lacks::Addresses => "give --access with the clients' `addresses`",
     }
 }

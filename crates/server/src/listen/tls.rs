@@ -3,7 +3,7 @@
 //! A connection keeps its initial configuration, so a change of the files interrupts no connection.
 
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -22,6 +22,8 @@ use rustls::{
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::either::Either;
+
+use crate::observe::metrics::{Kind, Sink, Source};
 
 /// How long a client may take for its handshake.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -231,5 +233,13 @@ pub(crate) fn client_names<S>(stream: &Stream<S>) -> Option<Arc<[String]>> {
     match stream {
         Either::Left(_) => None,
         Either::Right(stream) => names_of(stream.get_ref().1),
+    }
+}
+
+impl Source for Tls {
+    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+        let help = "When the first certificate of the server's chain expires";
+        let expires = self.expires().map(|expires| ([], expires));
+        sink.labelled("certificate_expires_timestamp_seconds", help, Kind::Gauge, expires)
     }
 }

@@ -7,7 +7,6 @@ pub mod heavy;
 pub mod history;
 pub(crate) mod latency;
 pub(crate) mod metrics;
-pub(crate) mod occupancy;
 pub(crate) mod once_a_minute;
 pub(crate) mod statsd;
 #[cfg(feature = "otlp")]
@@ -15,8 +14,8 @@ pub mod telemetry;
 #[cfg(not(feature = "otlp"))]
 #[path = "telemetry/off.rs"]
 pub mod telemetry;
+pub(crate) mod ticks;
 pub mod trace;
 pub mod usage;
-#[cfg(feature = "webhook")]
 pub(crate) mod webhook;
 pub mod what_if;

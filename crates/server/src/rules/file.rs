@@ -15,14 +15,17 @@ use std::{
 use ring::digest::{SHA256, digest};
 use tidegate_core::Nanos;
 
-use crate::{
-    rules::{self, EXAMPLE, Keeping, Problem, RulesError},
-    serve::sources::Sources,
-};
+use super::{Keeping, Problem, RulesError, read_text};
+
+/// Checks a text that is to replace the file, together with the other files that limits come from. Returns the number of limits.
+type Check = dyn Fn(&str, Keeping) -> Result<usize, RulesError> + Send + Sync;
 
 /// The file behind a server's rules.
 pub(crate) struct RulesFile {
-    sources: Sources,
+    path: Option<PathBuf>,
+    /// The text of the rules without a file.
+    built_in: &'static str,
+    check: Box<Check>,
     /// Whether it may be changed here (`--rules-writable`).
     is_writable: bool,
     /// One change at a time; who made the last one, and when.
@@ -54,13 +57,14 @@ pub(crate) enum SaveError {
 }
 
 impl RulesFile {
-    pub fn new(sources: Sources, is_writable: bool) -> Self {
-        Self { sources, is_writable, last: Mutex::default() }
+    /// The file at `path`. Without a path, the rules are `built_in`.
+    pub fn new(path: Option<PathBuf>, built_in: &'static str, check: Box<Check>, is_writable: bool) -> Self {
+        Self { path, built_in, check, is_writable, last: Mutex::default() }
     }
 
     /// Where it is; `None` where the rules are built in, or come from Envoy's configuration alone.
     pub fn path(&self) -> Option<&Path> {
-        self.sources.rules.as_deref()
+        self.path.as_deref()
     }
 
     /// Whether it may be changed here.
@@ -78,11 +82,7 @@ impl RulesFile {
     /// # Errors
     /// When it cannot be read, is too large, or is not UTF-8.
     pub fn read(&self) -> Result<Text, RulesError> {
-        let text = match (self.path(), &self.sources.envoy) {
-            (Some(path), _) => rules::read_text(path)?,
-            (None, Some(_)) => String::new(),
-            (None, None) => EXAMPLE.to_owned(),
-        };
+        let text = self.path().map_or_else(|| Ok(self.built_in.to_owned()), read_text)?;
         Ok(Text { version: version(text.as_bytes()), text })
     }
 
@@ -91,8 +91,8 @@ impl RulesFile {
     /// # Errors
     /// When the other files, which limits come from, too, cannot be read.
     pub fn check(&self, text: &str, keeping: Keeping) -> Result<Result<usize, Vec<Problem>>, RulesError> {
-        match self.sources.with_rules(text, keeping) {
-            Ok(loaded) => Ok(Ok(loaded.rules.limits.len())),
+        match (self.check)(text, keeping) {
+            Ok(limits) => Ok(Ok(limits)),
             Err(RulesError::Invalid { problems, .. }) => Ok(Err(problems)),
             Err(error) => Err(error),
         }

@@ -1,5 +1,4 @@
-//! Rules: parsing files (`parse`) and the definitions in them ([`spec`](LimitSpec)). [`Limits`](crate::decide::limits::Limits) are
-//! built from them.
+//! Rules: parsing files (`parse`) and the definitions in them ([`spec`](LimitSpec)), from which limits are built.
 
 mod cluster;
 mod error;
@@ -25,6 +24,12 @@ pub use tidegate_config::Problem;
 
 /// The maximum size of a rules file: 4 MiB.
 pub const MAX_FILE: u64 = 4 << 20;
+
+/// The maximum length of a key in a request, in bytes (the library accepts any length).
+pub const MAX_KEY_BYTES: usize = 1024;
+
+/// The name of `CL.THROTTLE`'s table in metrics, in access rules and in the state file. No limit may have it.
+pub const THROTTLE: &str = "CL.THROTTLE";
 
 /// The rules of `tidegate serve` without `--rules`: to try it out, and as a start for a file.
 pub const EXAMPLE: &str = include_str!("example.yaml");

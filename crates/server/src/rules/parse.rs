@@ -8,11 +8,12 @@ use std::{
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
 use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota, parse_units};
 
-use super::{Keeping, LimitSpec, OnExpiry, PolicySpec, Rules, SharingSpec, options, sharing, traffic};
+use super::{
+    Keeping, LimitSpec, MAX_KEY_BYTES, OnExpiry, PolicySpec, Rules, SharingSpec, THROTTLE, options, sharing,
+    traffic,
+};
 use tidegate_flow::sources::yaml::{GATE, SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
-
-use crate::decide::{refusal::MAX_KEY_BYTES, throttle::THROTTLE};
 
 /// The maximum length of a name, which is part of every metric and header.
 const MAX_NAME: usize = 64;

@@ -2,22 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    task::spawn_blocking,
-    time::{Interval, MissedTickBehavior, interval},
-};
+use tokio::task::spawn_blocking;
 
 use crate::{
     control::flow::Flow,
     decide::{limits, service::Service},
+    observe::ticks::ticks,
 };
-
-/// The ticks of a task in the background.
-pub(crate) fn ticks(period: Duration) -> Interval {
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
 
 /// Calls `act` now and after each period, until the future is dropped.
 pub(super) async fn every(period: Duration, mut act: impl FnMut()) {

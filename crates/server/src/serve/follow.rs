@@ -9,8 +9,10 @@ use std::{
 use tidegate_config::file::{Look, Watch};
 use tokio::{sync::watch, task::spawn_blocking};
 
-use super::background::ticks;
-use crate::{listen::security::ListenerSecurity, observe::metrics::Events};
+use crate::{
+    listen::security::ListenerSecurity,
+    observe::{metrics::Events, ticks::ticks},
+};
 
 /// The maximum size of a file of certificates or clients.
 const MAX_BYTES: u64 = 4 << 20;

@@ -9,12 +9,13 @@ use tokio::{
 };
 
 use crate::{
-    envoy::decide::DescriptorService,
+    control::reload::ReloadOrder,
+    decide::descriptors::{DescriptorService, Reference},
     observe::{
-        metrics::{Events, Metrics, Reference, XdsStats},
+        metrics::{Events, Metrics, XdsStats},
         statsd::Statsd,
     },
-    serve::{options::Options, reload::ReloadOrder, sources::Sources, xds},
+    serve::{options::Options, sources::Sources, xds},
 };
 
 /// How long the last counters may take when the server stops.
@@ -53,9 +54,12 @@ impl ForEnvoy {
         let (rates, events, grpc) = (Arc::clone(rates), Arc::clone(events), Arc::clone(&metrics.grpc));
         let reference = Arc::new(Reference { rates, events, grpc, has_files });
         if options.envoy_metric_names {
-            metrics.add_reference(Arc::clone(&reference));
+            metrics.add_reference(Arc::clone(&reference) as _);
         }
-        let statsd = options.envoy_statsd.clone().map(|address| Statsd::new(address, reference));
+        let statsd = options
+            .envoy_statsd
+            .clone()
+            .map(|address| Statsd::new(address, Box::new(move || reference.read())));
         Self { control_planes, statsd }
     }
 

@@ -7,24 +7,25 @@ use tokio::{net::TcpListener, runtime::Handle, sync::watch, task::JoinSet};
 
 use crate::{
     control::{
-        flow::{Flow, Programs},
+        ControlPlane,
+        flow::{self, Dashboard, Flow, Programs},
         pages,
     },
-    decide::service::Service,
+    decide::{descriptors::DescriptorService, service::Service},
     edges::{
-        http::{self, App, Plane},
+        http::{self, Plane},
         resp::{self, Reactors, RespConfig, Shared},
-        sentinel::{self, Dashboard, TokenServer},
+        sentinel::{self, TokenServer},
         spoe::{self, Agent},
     },
-    envoy::decide::DescriptorService,
     listen::{
-        access::Door,
+        access::{Access, Door},
         connections::{Acceptor, Bounds},
         peers::Peers,
         security::ListenerSecurity,
         socket::{LOCAL, Listener},
         strangers::Strangers,
+        tls::Tls,
     },
     observe::{
         metrics::{ConnectionStats, DashboardStats, Metrics, RespStats, SentinelStats, SpoeStats},
@@ -35,6 +36,25 @@ use crate::{
 
 /// The maximum number of connections of the control plane. Above it, the connection that was idle longest is closed.
 const ADMIN_CONNECTIONS: usize = 256;
+
+/// TLS and access control as the options have them.
+///
+/// # Errors
+/// When the files are invalid.
+pub(super) fn listener_security(options: &Options) -> Result<ListenerSecurity, StartError> {
+    let asks_for_certificates = options.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
+    let access =
+        Access::open(options.access.clone(), asks_for_certificates, options.tls_client_san.as_deref())
+            .map_err(StartError::Access)?;
+    let tls = options.tls.clone().map(Tls::open).transpose()?;
+    Ok(ListenerSecurity {
+        tls: tls.map(Arc::new),
+        access: Arc::new(access),
+        descriptors: Arc::default(),
+        tls_listeners: options.tls_listeners.clone().into(),
+        insecure: options.insecure,
+    })
+}
 
 /// The listeners while the server starts.
 pub(super) struct Listeners<'a> {
@@ -91,18 +111,24 @@ impl Listeners<'_> {
             write_timeout: self.options.http_write_timeout,
             descriptors: Arc::clone(&self.security.descriptors),
         };
-        let (service, stats) = (Arc::clone(self.service), Arc::clone(stats));
-        Acceptor::new(listener, bounds, service, stats, self.stopped.clone())
+        let (clock, stats) = (Arc::clone(self.service.clock()), Arc::clone(stats));
+        Acceptor::new(listener, bounds, clock, stats, self.stopped.clone())
     }
 
-    pub fn serve_http(&mut self, listener: Option<(Listener, SocketAddr)>, app: &Arc<App>, plane: Plane) {
+    pub fn serve_http(
+        &mut self,
+        listener: Option<(Listener, SocketAddr)>,
+        control: &Arc<ControlPlane>,
+        plane: Plane,
+    ) {
         let Some((listener, _)) = listener else { return };
         let most = self.options.max_connections;
         let (name, most, stats) = match plane {
-            Plane::Data => ("http", most, &app.events.http),
-            Plane::Admin => ("admin", most.min(ADMIN_CONNECTIONS), &app.events.admin),
+            Plane::Data => ("http", most, &control.events.http),
+            Plane::Admin => ("admin", most.min(ADMIN_CONNECTIONS), &control.events.admin),
         };
-        let paths = http::Paths::new(Arc::clone(app), plane, pages::routes());
+        let (app, pages) = (Arc::clone(&control.app), pages::routes(Arc::clone(control)));
+        let paths = http::Paths::new(app, plane, Arc::clone(control) as _, pages);
         let connections = self.accept(name, listener, most, stats);
         self.serving.spawn(http::serve(connections, paths, self.security.of(name), Arc::clone(stats)));
     }
@@ -194,7 +220,7 @@ impl Listeners<'_> {
         let programs = Programs::new(flow, Arc::clone(&service), networks, self.stopped.clone());
         let refused = OnceAMinute::default();
         let dashboard = Dashboard { programs: Arc::new(programs), door, service, refused, stats };
-        self.serving.spawn(sentinel::serve_dashboard(connections, dashboard));
+        self.serving.spawn(flow::serve_dashboard(connections, dashboard));
         Ok(())
     }
 

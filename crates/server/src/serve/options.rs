@@ -7,8 +7,11 @@ use tidegate_redis::{Mode, Timeout};
 use tidegate_tower::Vendor;
 
 use crate::{
-    decide::{reservations::MOST_RESERVATIONS, throttle::ThrottleAllowed},
-    envoy::decide::{AnswerFields, Consume, Modes},
+    decide::{
+        descriptors::{AnswerFields, Consume, Modes},
+        reservations::MOST_RESERVATIONS,
+        throttle::ThrottleAllowed,
+    },
     listen::tls::TlsFiles,
     observe::{
         heavy::TOP_KEYS,

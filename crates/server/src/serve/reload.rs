@@ -10,17 +10,17 @@ use std::{
 
 use tidegate_config::file::Watch;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::spawn_blocking,
     time::timeout,
 };
 
 use crate::{
+    control::reload::{ReloadOrder, Reloaded},
     decide::service::{InForce, Service},
-    observe::metrics::Events,
+    observe::{metrics::Events, ticks::ticks},
     rules::{self, RulesError},
     serve::{
-        background::ticks,
         follow::is_due,
         sources::{Loaded, Sources},
     },
@@ -28,20 +28,6 @@ use crate::{
 
 /// After this long, a file that does not respond is logged.
 const SLOW: Duration = Duration::from_secs(10);
-
-/// A request to reload the rules now, and the receiver of the result.
-pub(crate) type ReloadOrder = Option<oneshot::Sender<Reloaded>>;
-
-/// The result of reloading the rules.
-#[derive(Debug)]
-pub(crate) enum Reloaded {
-    /// The rules are in force.
-    Loaded { limits: usize },
-    /// The rules were rejected for these reasons; the previous ones stay active.
-    Rejected { problems: Vec<String> },
-    /// The server runs with the built-in rules, without a file.
-    BuiltIn,
-}
 
 /// Loads rules into a service and returns the number of limits.
 type Load = dyn Fn(&Service) -> Result<usize, RulesError> + Send + Sync;

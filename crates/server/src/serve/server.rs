@@ -24,37 +24,37 @@ use crate::observe::webhook::Webhook;
 #[cfg(feature = "grpc")]
 use crate::serve::for_envoy::ForEnvoy;
 use crate::{
-    control::flow::Flow,
+    control::{ControlPlane, RulesThread, flow::Flow, reload::ReloadOrder},
     decide::{
+        descriptors::DescriptorService,
         limits::{Capacity, Limits},
         observers::DecisionObservers,
+        occupancy::{self, Occupancy},
         service::{InForce, Service},
         shared::SharedStore,
         thresholds::OnThreshold,
-        throttle::{THROTTLE, Throttle},
+        throttle::Throttle,
     },
     edges::{
-        http::{self, App, Plane, hosts::Hosts},
+        http::{App, HttpStats, Plane, hosts::Hosts},
         resp::Reactors,
     },
-    envoy::decide::DescriptorService,
     listen::{access::Door, security::ListenerSecurity},
     observe::{
         audit::Audit,
         history,
         metrics::{Events, Metrics, RespStats},
-        occupancy::{self, Occupancy},
         once_a_minute::OnceAMinute,
         trace::Trace,
         usage::Ledger,
     },
-    rules::{Keeping, file::RulesFile, is_sensible},
+    rules::{Keeping, THROTTLE, is_sensible},
     serve::{
         background::{divide_memory, end_what_is_due, every, keep_hours},
         follow::follow,
-        listeners::Listeners,
+        listeners::{Listeners, listener_security},
         options::Options,
-        reload::{Reload, ReloadOrder},
+        reload::Reload,
         sources::{Loaded, Sources},
         start_error::{StartError, StoreOptionError},
         state::State,
@@ -89,7 +89,7 @@ pub enum Ended {
 pub struct Server {
     options: Options,
     security: ListenerSecurity,
-    app: Arc<App>,
+    control: Arc<ControlPlane>,
     stats: Arc<RespStats>,
     reload: Reload,
     #[cfg(feature = "grpc")]
@@ -154,11 +154,12 @@ impl Server {
         }
         let stats = Arc::new(RespStats::default());
         let (stop_serving, stopped) = watch::channel(false);
-        let security = ListenerSecurity::open(&options)?;
-        let mut metrics = Metrics::new(Arc::clone(&service), Arc::clone(&events), Arc::clone(&stats));
-        if let Some(tls) = &security.tls {
-            metrics.add(Arc::clone(tls) as _);
-        }
+        let security = listener_security(&options)?;
+        let http_stats = Arc::new(HttpStats::default());
+        let mut metrics = Metrics::new(Arc::clone(&events), Arc::clone(&stats));
+        metrics.add(Arc::clone(&service) as _);
+        metrics.add_to_scrapes(Arc::clone(&http_stats) as _);
+        security.tls.iter().for_each(|tls| metrics.add(Arc::clone(tls) as _));
         let mut listeners = Listeners {
             options: &options,
             service: &service,
@@ -192,15 +193,9 @@ impl Server {
         let app = Arc::new(App {
             service: Arc::clone(&service),
             rates,
-            metrics,
-            events,
-            flow,
+            stats: http_stats,
             doors,
-            rules_file: Arc::new(RulesFile::new(sources, options.rules_writable)),
-            reload: reload_orders.0.clone(),
             ready: AtomicBool::new(true),
-            trace_readers: Arc::new(Semaphore::new(1)),
-            rules_thread: http::RulesThread::start().map_err(StartError::Threads)?,
             open_metrics: options.open_metrics,
             metrics_path: options.metrics_path.clone(),
             origins: options.http_origins.clone(),
@@ -208,14 +203,24 @@ impl Server {
             telemetry: options.telemetry.clone(),
             undecided: OnceAMinute::default(),
         });
-        listeners.serve_http(http, &app, Plane::Data);
-        listeners.serve_http(admin, &app, Plane::Admin);
+        let control = Arc::new(ControlPlane {
+            app,
+            metrics,
+            events,
+            flow,
+            rules_file: Arc::new(sources.rules_file(options.rules_writable)),
+            reload: reload_orders.0.clone(),
+            trace_readers: Arc::new(Semaphore::new(1)),
+            rules_thread: RulesThread::start().map_err(StartError::Threads)?,
+        });
+        listeners.serve_http(http, &control, Plane::Data);
+        listeners.serve_http(admin, &control, Plane::Admin);
         let resp = listeners.serve_resp(resp, resp_door, started, &stats)?;
         let Listeners { places, serving, .. } = listeners;
         Ok(Self {
             options,
             security,
-            app,
+            control,
             stats,
             reload,
             #[cfg(feature = "grpc")]
@@ -248,19 +253,25 @@ impl Server {
 
     /// The service with the limits.
     pub fn service(&self) -> &Arc<Service> {
-        &self.app.service
+        &self.control.app.service
     }
 
     /// Serves until an order says to stop: follows the rules file, and writes the state at intervals and at the end. The server
     /// also stops when the sender of the orders is dropped. Nothing that may hang, such as a disk, keeps it from stopping.
     pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
-        let Self { options, app, state, .. } = self;
+        let Self { options, control, state, .. } = self;
+        let app = &control.app;
         let service = Arc::clone(&app.service);
         let mut background = JoinSet::new();
         let (reload_now, reload_orders) = self.reload_orders;
         background.spawn(self.reload.follow(Arc::clone(&service), options.reload_interval, reload_orders));
         let (reload_locks, reloads) = watch::channel(0);
-        background.spawn(follow(self.security, options.reload_interval, reloads, Arc::clone(&app.events)));
+        background.spawn(follow(
+            self.security,
+            options.reload_interval,
+            reloads,
+            Arc::clone(&control.events),
+        ));
         if let Some(state) = &state {
             let (state, service) = (Arc::clone(state), Arc::clone(&service));
             background.spawn(state.write_at_intervals(service, options.state_interval));
@@ -270,15 +281,15 @@ impl Server {
         // Warns about limits that run out of room.
         let (mut occupancy, its) = (Occupancy::default(), Arc::clone(&service));
         background.spawn(every(occupancy::EVERY, move || occupancy.look(&its)));
-        let (its, http) = (Arc::clone(&service), Arc::clone(&app));
+        let (its, http) = (Arc::clone(&service), Arc::clone(&app.stats));
         background.spawn(every(history::EVERY, move || {
-            let (http, resp) = (http.metrics.http.answers(), self.stats.latency.counts());
+            let (http, resp) = (http.answers(), self.stats.latency.counts());
             let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
-            its.history().look(&its.limits(), answers, its.now());
+            its.limits().record_second(its.history(), answers, its.now());
         }));
         background.spawn(divide_memory(Arc::clone(&service)));
         background.spawn(end_what_is_due(Arc::clone(&service)));
-        background.spawn(keep_hours(Arc::clone(&service), Arc::clone(&app.flow)));
+        background.spawn(keep_hours(Arc::clone(&service), Arc::clone(&control.flow)));
         while let Some(Order::Reload) = orders.recv().await {
             // If a request is already waiting, that is enough.
             let _ = reload_now.try_send(None);
@@ -294,11 +305,11 @@ impl Server {
         app.ready.store(false, Ordering::Release);
         // Without a receiver, no listener is left to stop.
         let _ = self.stop_serving.send(true);
-        let open = || app.events.http.open.load(Ordering::Relaxed);
+        let open = || control.events.http.open.load(Ordering::Relaxed);
         let ended = stop_listeners(self.serving, self.resp, options.grace, &mut orders, open).await;
         #[cfg(feature = "grpc")]
         sending.end().await;
-        let (flow, now) = (Arc::clone(&app.flow), service.now());
+        let (flow, now) = (Arc::clone(&control.flow), service.now());
         let last = move || {
             flow.hours.write(&flow.reports, now);
             if let Some(usage) = self.usage {

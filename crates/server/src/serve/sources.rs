@@ -15,7 +15,10 @@ use crate::{
         Config, Domains,
         load::{Text, build, read},
     },
-    rules::{self, ClusterRules, Keeping, LimitSpec, Problem, Rules, RulesError, TokenRule, files::files},
+    rules::{
+        self, ClusterRules, Keeping, LimitSpec, Problem, Rules, RulesError, TokenRule, file::RulesFile,
+        files::files,
+    },
     serve::options::Options,
 };
 
@@ -70,6 +73,14 @@ impl Sources {
             sentinel_sharing: options.sentinel_sharing,
             discovered: options.envoy_xds.iter().map(|_| Arc::default()).collect(),
         }
+    }
+
+    /// The rules file of these sources, which clients of the control plane may change if `is_writable`.
+    pub fn rules_file(self, is_writable: bool) -> RulesFile {
+        let built_in = if self.envoy.is_some() { "" } else { rules::EXAMPLE };
+        let path = self.rules.clone();
+        let check = move |text: &str, keeping| Ok(self.with_rules(text, keeping)?.rules.limits.len());
+        RulesFile::new(path, built_in, Box::new(check), is_writable)
     }
 
     /// The configured paths.

@@ -1,13 +1,13 @@
 //! Why a server does not start.
 
-use std::{fmt, io, net::SocketAddr, path::PathBuf};
+use std::{io, path::PathBuf};
 
 use tidegate_limiter::BuildError;
 use tidegate_redis::StoreError;
 
 use crate::{
     control::flow::PushError,
-    listen::tls::TlsError,
+    listen::{security::Exposed, tls::TlsError},
     rules::RulesError,
     serve::{options::Options, state_file::StatePathError},
 };
@@ -66,19 +66,8 @@ pub enum StartError {
     #[error("--access: {0}")]
     Access(#[source] RulesError),
     /// Other machines can reach a listener that is not protected.
-    #[error(
-        "other machines can reach {address} (--{option}), which has {lacks}: {}, or listen on 127.0.0.1; if every client that can reach it may \
-         use it, add --insecure",
-        protection(*lacks)
-    )]
-    Exposed {
-        /// The option with the address.
-        option: &'static str,
-        /// The address.
-        address: SocketAddr,
-        /// The missing protection.
-        lacks: Lacks,
-    },
+    #[error(transparent)]
+    Exposed(#[from] Exposed),
     /// An option for the store is invalid.
     #[error(transparent)]
     Store(#[from] StoreOptionError),
@@ -118,40 +107,6 @@ impl StartError {
             Some((option, _)) => Self::RulesFile { option, source: error },
             None => Self::Rules(error),
         }
-    }
-}
-
-/// The protection that is missing on a listener that other machines can reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Lacks {
-    /// TLS.
-    Tls,
-    /// Client credentials.
-    Credentials,
-    /// Both.
-    Both,
-    /// Addresses of clients, for a protocol that has neither TLS nor credentials.
-    Addresses,
-}
-
-impl fmt::Display for Lacks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tls => "no TLS",
-            Self::Credentials => "no credentials",
-            Self::Both => "neither TLS nor credentials",
-            Self::Addresses => "a protocol without TLS and credentials",
-        })
-    }
-}
-
-fn protection(lacks: Lacks) -> &'static str {
-    match lacks {
-        Lacks::Tls => "give --tls-cert and --tls-key",
-        Lacks::Credentials => "give --access or --tls-client-ca",
-        Lacks::Both => "give --tls-cert and --tls-key, and --access or --tls-client-ca",
-        Lacks::Addresses => "give --access with the clients' `addresses`",
     }
 }
 

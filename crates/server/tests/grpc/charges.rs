@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_server::envoy::Consume;
+use tidegate_server::descriptors::Consume;
 
 use crate::{
     client::{Client, hits, one, refund, request},

@@ -15,7 +15,7 @@ use tidegate_core::Nanos;
 use tidegate_redis_servers::eventually;
 use tidegate_server::{
     Options,
-    envoy::{AnswerFields, Consume, Modes},
+    descriptors::{AnswerFields, Consume, Modes},
 };
 
 use crate::{

@@ -14,7 +14,7 @@ use envoy_types::pb::envoy::{
 use serde_json::json;
 use tidegate_core::{Clock, clock::SystemClock};
 use tidegate_redis_servers::{Cluster, Server, eventually};
-use tidegate_server::{Options, envoy::Consume};
+use tidegate_server::{Options, descriptors::Consume};
 
 use crate::{
     client::{Client, hits, one, refund},

@@ -20,7 +20,7 @@ use tidegate_core::{Clock, Nanos, clock::SystemClock};
 use tidegate_redis_servers::eventually;
 use tidegate_server::{
     Options, XdsSource,
-    envoy::{Consume, Modes},
+    descriptors::{Consume, Modes},
 };
 use tokio::{
     net::TcpListener,

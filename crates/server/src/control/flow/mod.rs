@@ -30,7 +30,7 @@ pub(crate) use limits::{KnownLimits, Limits};
 pub use pushed::PushError;
 pub(crate) use pushed::Pushed;
 pub(crate) use report::{Own, Report, Rules};
-pub(crate) use sentinel::{Heartbeat, HeartbeatError, Programs};
+pub(crate) use sentinel::{Dashboard, Programs, serve_dashboard};
 pub(crate) use summary::{AppSummary, InstanceSummary, ResourceSummary};
 
 use report::Instance;

@@ -6,7 +6,7 @@ use super::{
     key::{block, linked},
     shown,
 };
-use crate::edges::http::{App, Viewer};
+use crate::edges::http::{App, permit::Viewer};
 
 /// How many keys are shown.
 const KEYS: usize = 5;

@@ -7,23 +7,26 @@ use super::{
     shown,
 };
 use crate::{
-    control::flow::{AppSummary, InstanceSummary, Limits, ResourceSummary},
-    edges::http::{App, Viewer},
+    control::{
+        ControlPlane,
+        flow::{AppSummary, InstanceSummary, Limits, ResourceSummary},
+    },
+    edges::http::permit::Viewer,
 };
 use maud::{Markup, html};
 use tidegate_flow::rules::Target;
 
 /// The page of an application, or of all.
-pub(super) fn page(app: &App, name: Option<String>, viewer: Viewer) -> Result<Markup, Missing> {
+pub(super) fn page(control: &ControlPlane, name: Option<String>, viewer: Viewer) -> Result<Markup, Missing> {
     let Some(name) = name else {
         let head = html! { h1 { "Flow" } };
-        return Ok(layout("Flow", "/flow", Some("/live?app="), &head, &changing(app, "")?));
+        return Ok(layout("Flow", "/flow", Some("/live?app="), &head, &changing(control, "")?));
     };
-    let body = changing(app, &name)?;
-    let summary = summary(app, &name)?;
-    let pushed = app.flow.pushed.get(&name);
+    let body = changing(control, &name)?;
+    let summary = summary(control, &name)?;
+    let pushed = control.flow.pushed.get(&name);
     let version = pushed.as_ref().map(|rules| &*rules.version).unwrap_or_default();
-    let rules = in_force(app, &summary);
+    let rules = in_force(control, &summary);
     let own = summary.own();
     let left_out: Vec<&String> = own.iter().flat_map(|(own, _)| &own.left_out).collect();
     let question = format!("Push these rules to all instances of {}?", shown::text(&name));
@@ -60,30 +63,30 @@ pub(super) fn page(app: &App, name: Option<String>, viewer: Viewer) -> Result<Ma
 }
 
 /// The part that changes each second: of one application, or of all where the name is empty.
-pub(super) fn changing(app: &App, name: &str) -> Result<Markup, Missing> {
+pub(super) fn changing(control: &ControlPlane, name: &str) -> Result<Markup, Missing> {
     if name.is_empty() {
-        Ok(all(&app.flow.summary(None, app.service.now())))
+        Ok(all(&control.flow.summary(None, control.app.service.now())))
     } else {
-        Ok(one(app, &summary(app, name)?))
+        Ok(one(control, &summary(control, name)?))
     }
 }
 
 /// The application of this name.
-pub(super) fn summary(app: &App, name: &str) -> Result<AppSummary, Missing> {
+pub(super) fn summary(control: &ControlPlane, name: &str) -> Result<AppSummary, Missing> {
     let missing = || Missing(format!("no instance of the application `{name}` reports, and it has no rules"));
-    app.flow.summary(Some(name), app.service.now()).pop().ok_or_else(missing)
+    control.flow.summary(Some(name), control.app.service.now()).pop().ok_or_else(missing)
 }
 
 /// The rules that were pushed, or else those that most instances have; empty if they are unknown.
-pub(super) fn in_force(app: &App, summary: &AppSummary) -> String {
-    let pushed = app.flow.pushed.get(&summary.app).map(|rules| rules.text);
+pub(super) fn in_force(control: &ControlPlane, summary: &AppSummary) -> String {
+    let pushed = control.flow.pushed.get(&summary.app).map(|rules| rules.text);
     let own = || summary.own().first().map(|(own, _)| own.text.to_string());
     pushed.or_else(own).unwrap_or_default()
 }
 
 /// The rules of an application by their resources, each with its kind and its limit.
-pub(super) fn limits(app: &App, summary: &AppSummary) -> Limits {
-    app.flow.limits.of(&summary.app, &in_force(app, summary))
+pub(super) fn limits(control: &ControlPlane, summary: &AppSummary) -> Limits {
+    control.flow.limits.of(&summary.app, &in_force(control, summary))
 }
 
 fn all(apps: &[AppSummary]) -> Markup {
@@ -134,8 +137,8 @@ fn row_of_app(summary: &AppSummary) -> Markup {
     }
 }
 
-fn one(app: &App, summary: &AppSummary) -> Markup {
-    let rules = app.flow.pushed.get(&summary.app);
+fn one(control: &ControlPlane, summary: &AppSummary) -> Markup {
+    let rules = control.flow.pushed.get(&summary.app);
     let mut rows: Vec<(&String, &ResourceSummary)> = summary.resources.iter().collect();
     // Resources with open breakers and the most blocks are first; others are in the order of their names.
     rows.sort_by(|(_, one), (_, other)| {
@@ -145,7 +148,7 @@ fn one(app: &App, summary: &AppSummary) -> Markup {
     });
     let left_out: usize =
         summary.instances.iter().fold(0, |sum, instance| sum.saturating_add(instance.left_out));
-    let limits = limits(app, summary);
+    let limits = limits(control, summary);
     html! {
         @if left_out > 0 { p class="bad" { (left_out) " resources are not shown: a report has no room for more." } }
         table class="limits" role="table" {

@@ -17,7 +17,7 @@ use crate::{
         limits::Limit,
         service::{Act, Ask, Refusal, reset_after, resolve},
     },
-    edges::http::{App, Viewer, query_fields},
+    edges::http::{App, permit::Viewer, query},
     observe::{heavy::TopKey, history::Step},
 };
 
@@ -25,7 +25,7 @@ use crate::{
 const KEYS: usize = 20;
 
 pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
-    let [name, key] = query_fields(uri, ["name", "key"])?;
+    let [name, key] = query::texts(uri, ["name", "key"])?;
     let name =
         name.ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
     let (rule, global) = {

@@ -16,8 +16,9 @@ use tokio::time::Interval;
 
 use super::{Missing, answer as response, flow, limit, overview, page, resource, servers};
 use crate::{
-    edges::http::{App, Viewer, query_fields},
-    serve::background::ticks,
+    control::ControlPlane,
+    edges::http::{permit::Viewer, query},
+    observe::ticks::ticks,
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -32,19 +33,19 @@ enum Part {
 }
 
 impl Part {
-    async fn render(&self, app: &App) -> Result<Markup, Missing> {
+    async fn render(&self, control: &ControlPlane) -> Result<Markup, Missing> {
         match self {
-            Self::Overview { view, viewer } => Ok(overview::changing(app, view, *viewer)),
-            Self::Limit { name, viewer } => limit::changing(app, name, *viewer),
-            Self::Flow { app: name } => flow::changing(app, name),
-            Self::Resource { app: name, resource: of } => resource::changing(app, name, of),
-            Self::Servers => Ok(servers::changing(app).await),
+            Self::Overview { view, viewer } => Ok(overview::changing(&control.app, view, *viewer)),
+            Self::Limit { name, viewer } => limit::changing(&control.app, name, *viewer),
+            Self::Flow { app: name } => flow::changing(control, name),
+            Self::Resource { app: name, resource: of } => resource::changing(control, name, of),
+            Self::Servers => Ok(servers::changing(&control.app).await),
         }
     }
 }
 
-pub(super) fn answer(app: Arc<App>, uri: &Uri, viewer: Viewer) -> Response<Body> {
-    let part = match query_fields(uri, ["name", "app", "servers", "resource", "q", "sort", "page"]) {
+pub(super) fn answer(control: Arc<ControlPlane>, uri: &Uri, viewer: Viewer) -> Response<Body> {
+    let part = match query::texts(uri, ["name", "app", "servers", "resource", "q", "sort", "page"]) {
         Ok([_, _, Some(_), ..]) => Part::Servers,
         Ok([_, Some(app), _, Some(resource), ..]) => Part::Resource { app, resource },
         Ok([_, Some(app), ..]) => Part::Flow { app },
@@ -55,13 +56,13 @@ pub(super) fn answer(app: Arc<App>, uri: &Uri, viewer: Viewer) -> Response<Body>
         },
         Err(error) => return page(Err(error.into())),
     };
-    let (ticks, access) = (ticks(EVERY), app.access_generation());
-    let events = stream::unfold(Going { app, part, ticks, access }, next);
+    let (ticks, access) = (ticks(EVERY), control.app.access_generation());
+    let events = stream::unfold(Going { control, part, ticks, access }, next);
     response(StatusCode::OK, "text/event-stream", Body::from_stream(events))
 }
 
 struct Going {
-    app: Arc<App>,
+    control: Arc<ControlPlane>,
     part: Part,
     ticks: Interval,
     /// The number of the access file under which the client was let in.
@@ -72,10 +73,12 @@ struct Going {
 /// then connects again with its credentials.
 async fn next(mut going: Going) -> Option<(Result<String, Infallible>, Going)> {
     going.ticks.tick().await;
-    if !going.app.ready.load(Ordering::Acquire) || going.app.access_generation() != going.access {
+    if !going.control.app.ready.load(Ordering::Acquire)
+        || going.control.app.access_generation() != going.access
+    {
         return None;
     }
-    let html = going.part.render(&going.app).await.ok()?.into_string();
+    let html = going.part.render(&going.control).await.ok()?.into_string();
     Some((Ok(event(&html)), going))
 }
 

@@ -32,7 +32,12 @@ use axum::{
 };
 use maud::Markup;
 
-use crate::edges::http::{App, QueryError, Viewer, query_fields};
+use super::ControlPlane;
+use crate::edges::http::{
+    App,
+    permit::Viewer,
+    query::{self, QueryError},
+};
 
 /// The content security policy: a browser may load only what this server sends.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -52,7 +57,7 @@ const ASSETS: [(&str, &str, &str); 7] = [
 ];
 
 /// The routes of the pages.
-pub(crate) fn routes() -> Router<Arc<App>> {
+pub(crate) fn routes(control: Arc<ControlPlane>) -> Router<Arc<App>> {
     let mut router = Router::new();
     for (path, kind, text) in ASSETS {
         router = router.route(path, get(move || async move { answer(StatusCode::OK, kind, text.into()) }));
@@ -60,24 +65,24 @@ pub(crate) fn routes() -> Router<Arc<App>> {
     for path in ["/", "/limit", "/rules", "/audit", "/servers", "/flow", "/live"] {
         router = router.route(path, get(show));
     }
-    router
+    router.with_state(control)
 }
 
-async fn show(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+async fn show(State(control): State<Arc<ControlPlane>>, request: Request) -> Response<Body> {
     let (viewer, (head, _)) = (Viewer::of(&request), request.into_parts());
-    let uri = &head.uri;
+    let (uri, app) = (&head.uri, &control.app);
     page(match uri.path() {
-        "/" => overview::page(&app, uri, viewer),
-        "/limit" => limit::page(&app, uri, viewer).await,
-        "/rules" => Ok(rules::page(&app, viewer).await),
-        "/audit" => Ok(audit::page(&app)),
-        "/servers" => Ok(servers::page(&app).await),
-        "/flow" => match query_fields(uri, ["app", "resource"]) {
-            Ok([Some(name), Some(of)]) => resource::page(&app, &name, &of),
-            Ok([name, _]) => flow::page(&app, name, viewer),
+        "/" => overview::page(app, uri, viewer),
+        "/limit" => limit::page(app, uri, viewer).await,
+        "/rules" => Ok(rules::page(&control, viewer).await),
+        "/audit" => Ok(audit::page(app)),
+        "/servers" => Ok(servers::page(app).await),
+        "/flow" => match query::texts(uri, ["app", "resource"]) {
+            Ok([Some(name), Some(of)]) => resource::page(&control, &name, &of),
+            Ok([name, _]) => flow::page(&control, name, viewer),
             Err(error) => Err(error.into()),
         },
-        _ => return live::answer(app, uri, viewer),
+        _ => return live::answer(control, uri, viewer),
     })
 }
 

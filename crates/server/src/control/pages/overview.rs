@@ -11,8 +11,8 @@ use super::{
     shown,
 };
 use crate::{
-    decide::limits::Limit,
-    edges::http::{App, Viewer, health_name, query_fields},
+    decide::{limits::Limit, service::health_name},
+    edges::http::{App, permit::Viewer, query},
     observe::history::{Points, Step},
 };
 
@@ -71,7 +71,7 @@ pub(super) struct View {
 
 impl View {
     pub fn of(uri: &Uri) -> Result<Self, Missing> {
-        let [q, sort, page] = query_fields(uri, ["q", "sort", "page"])?;
+        let [q, sort, page] = query::texts(uri, ["q", "sort", "page"])?;
         let page = page.and_then(|page| page.parse().ok()).unwrap_or(1).max(1);
         Ok(Self { q: q.unwrap_or_default(), sort: sort.unwrap_or_else(|| "denied".to_owned()), page })
     }

@@ -9,29 +9,29 @@ use super::{
     layout::layout,
     shown,
 };
-use crate::edges::http::App;
+use crate::control::ControlPlane;
 
 const SECONDS: usize = 60;
 const MINUTES: usize = 60;
 /// The rows of a table.
 const MOST: usize = 50;
 
-pub(super) fn page(app: &App, name: &str, resource: &str) -> Result<Markup, Missing> {
+pub(super) fn page(control: &ControlPlane, name: &str, resource: &str) -> Result<Markup, Missing> {
     let of_app = format!("/flow?app={}", shown::encoded(name));
     let head = html! {
         p { a href=(of_app) { (shown::text(name)) } }
         h1 { (shown::text(resource)) }
     };
     let live = format!("/live?app={}&resource={}", shown::encoded(name), shown::encoded(resource));
-    Ok(layout(resource, "/flow", Some(&live), &head, &changing(app, name, resource)?))
+    Ok(layout(resource, "/flow", Some(&live), &head, &changing(control, name, resource)?))
 }
 
 /// The part that changes each second.
-pub(super) fn changing(app: &App, name: &str, resource: &str) -> Result<Markup, Missing> {
-    let summary = summary(app, name)?;
+pub(super) fn changing(control: &ControlPlane, name: &str, resource: &str) -> Result<Markup, Missing> {
+    let summary = summary(control, name)?;
     let missing = || Missing(format!("no instance of `{name}` reports the resource `{resource}`"));
     let told = summary.resources.get(resource).ok_or_else(missing)?;
-    let limits = limits(app, &summary);
+    let limits = limits(control, &summary);
     let limits = limits.iter().filter(|(of, _)| of.covers(resource)).map(|(_, limit)| limit);
     let mut instances = told.instances.clone();
     instances.sort_by_key(|(_, counts)| std::cmp::Reverse(counts[1]));

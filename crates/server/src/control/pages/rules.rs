@@ -13,24 +13,21 @@ use super::{
     layout::{Action, layout, post},
     shown,
 };
-use crate::{
-    edges::http::{App, Viewer},
-    rules::file::Text,
-};
+use crate::{control::ControlPlane, edges::http::permit::Viewer, rules::file::Text};
 
-pub(super) async fn page(app: &App, viewer: Viewer) -> Markup {
-    let limits = app.service.limits();
-    let now = app.service.now();
+pub(super) async fn page(control: &ControlPlane, viewer: Viewer) -> Markup {
+    let limits = control.app.service.limits();
+    let now = control.app.service.now();
     let seconds = |since: u64| (now.get() / 1_000_000_000).saturating_sub(since / 1_000_000_000);
-    let ago = seconds(app.events.rules_loaded_at.load(Ordering::Relaxed));
+    let ago = seconds(control.events.rules_loaded_at.load(Ordering::Relaxed));
     let count = limits.limits().len();
     let rules: String = limits.limits().iter().map(|limit| limit.spec().yaml()).collect();
     drop(limits);
-    let rejected = app.events.rejected();
-    let file = Arc::clone(&app.rules_file);
+    let rejected = control.events.rejected();
+    let file = Arc::clone(&control.rules_file);
     // A file system may hang: not on a thread that serves.
     let read = spawn_blocking(move || file.read()).await;
-    let file = &app.rules_file;
+    let file = &control.rules_file;
     let head = html! { h1 { "Rules" } };
     let body = html! {
         p { (count) " limits, loaded " (ago) " s ago"
@@ -52,7 +49,7 @@ pub(super) async fn page(app: &App, viewer: Viewer) -> Markup {
             div class="buttons" { (post("/v1/reload", reload, &[], None)) }
         }
         @match read {
-            Ok(Ok(text)) => (editor(app, &text, viewer)),
+            Ok(Ok(text)) => (editor(control, &text, viewer)),
             Ok(Err(error)) => p class="bad" { (shown::text(&error.to_string())) },
             // The panic has been reported already.
             Err(_) => p class="bad" { "The file cannot be read." },
@@ -65,8 +62,8 @@ pub(super) async fn page(app: &App, viewer: Viewer) -> Markup {
 }
 
 /// The file as it is, to try changes in, and to save them where that is allowed.
-fn editor(app: &App, file: &Text, viewer: Viewer) -> Markup {
-    let (path, is_writable) = (app.rules_file.path(), app.rules_file.is_writable());
+fn editor(control: &ControlPlane, file: &Text, viewer: Viewer) -> Markup {
+    let (path, is_writable) = (control.rules_file.path(), control.rules_file.is_writable());
     let path = path.map(|path| path.display().to_string());
     let lines = file.text.lines().count().clamp(8, 40);
     html! {
@@ -88,7 +85,7 @@ fn editor(app: &App, file: &Text, viewer: Viewer) -> Markup {
             } @else if !is_writable {
                 p { "Changes can be tried here, and not saved: start the server with --rules FILE --rules-writable to save them." }
             }
-            @if app.service.trace().is_none() {
+            @if control.app.service.trace().is_none() {
                 p { "The server keeps no trace to try them on: start the server with --trace-keys 10%." }
             }
             pre id="diff" tabindex="0" aria-label="What changes" hidden {}

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{layout::layout, shown};
-use crate::edges::http::{App, health_name};
+use crate::{decide::service::health_name, edges::http::App};
 
 pub(super) async fn page(app: &App) -> Markup {
     let head = html! { p { a href="/" { "All limits" } } h1 { "Servers" } };

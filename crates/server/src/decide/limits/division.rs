@@ -14,10 +14,7 @@ use super::{
     Limits,
     capacity::{LEAST_KEYS, bytes_of, least_keys},
 };
-use crate::{
-    decide::throttle::{THROTTLE, Throttle},
-    observe::once_a_minute::OnceAMinute,
-};
+use crate::{decide::throttle::Throttle, observe::once_a_minute::OnceAMinute, rules::THROTTLE};
 
 /// How often the limits are checked.
 pub(crate) const EVERY: Duration = Duration::from_millis(100);

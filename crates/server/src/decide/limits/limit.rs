@@ -9,14 +9,12 @@ use tidegate_redis::{SharedDecision, Source};
 
 use super::{Act, memory::Memory};
 use crate::{
-    decide::{
-        counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit,
-        thresholds::Reached,
-    },
+    decide::{counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit},
     observe::{
         heavy::Top,
         trace::{Tap, Verdict},
         usage::{Ledger, Use},
+        webhook::Reached,
     },
     rules::{LimitSpec, PolicySpec, sharing::mode_name},
 };

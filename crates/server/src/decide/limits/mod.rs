@@ -30,8 +30,13 @@ pub use self::{
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
     decide::{
+        counts::CountsRead,
         observers::DecisionObservers,
         shared::{SharedStore, StoreLimit},
+    },
+    observe::{
+        history::{Counters, History},
+        latency::BUCKETS,
     },
     rules::{Keeping, LimitSpec, Rules, RulesError},
 };
@@ -247,6 +252,19 @@ impl Limits {
     /// All limits, in the order of the file.
     pub fn limits(&self) -> &[Arc<Limit>] {
         &self.in_order
+    }
+
+    /// Adds the second that ends now to the history of each limit, with the answers counted by latency.
+    pub fn record_second(&self, history: &History, answers: [u64; BUCKETS], now: Nanos) {
+        let counters = self.in_order.iter().map(|limit| {
+            let CountsRead { allowed, delayed, denied, shadow_denied, errors, denied_by: _ } = limit.counts();
+            Counters {
+                limit: &limit.spec.name,
+                outcomes: [allowed, delayed, denied, shadow_denied, errors],
+                latency: limit.memory.latency.counts(),
+            }
+        });
+        history.take(&counters.collect::<Vec<_>>(), answers, now);
     }
 
     /// The limits' names.

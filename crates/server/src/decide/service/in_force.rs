@@ -3,8 +3,8 @@ use std::{ops::Deref, sync::Arc};
 use arc_swap::Guard;
 
 use crate::{
-    decide::limits::Limits,
-    envoy::{Domains, descriptors::Descriptors},
+    decide::{descriptors::Descriptors, limits::Limits},
+    envoy::Domains,
     rules::TokenRule,
 };
 

@@ -28,6 +28,7 @@ use tidegate_core::{Clock, Decision, Nanos};
 pub(crate) use self::answer::SOFT_EXCEEDED;
 pub(crate) use self::joint::Part;
 pub(crate) use self::question::{refuse_unknown, resolve_operated};
+pub(crate) use self::readiness::health_name;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},
     in_force::{CurrentLimits, InForce},
@@ -36,14 +37,14 @@ pub use self::{
 };
 pub use crate::decide::{
     limits::{Act, Operation, Operator},
-    refusal::{MAX_KEY_BYTES, Refusal},
+    refusal::Refusal,
 };
 use crate::{
     decide::{
         limits::Limit,
         reservations::{MOST_RESERVATIONS, Reservations},
         shared::SharedStore,
-        throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
+        throttle::{Throttle, ThrottleError, ThrottleQuota},
     },
     observe::{
         audit::{Action, Audit},
@@ -51,7 +52,7 @@ use crate::{
         history::History,
         trace::Trace,
     },
-    rules::{Keeping, LimitSpec},
+    rules::{Keeping, LimitSpec, THROTTLE},
 };
 
 /// A key that a limit denied a short time ago.
@@ -129,6 +130,11 @@ impl Service {
     #[inline]
     pub fn store(&self) -> Option<&Arc<SharedStore>> {
         self.store.as_ref()
+    }
+
+    /// The clock of its decisions.
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     /// The time for decisions that are made now.

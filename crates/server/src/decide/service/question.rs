@@ -7,10 +7,10 @@ use tidegate_config::likest;
 use crate::{
     decide::{
         limits::{Limit, Limits, Operation},
-        refusal::{MAX_KEY_BYTES, Refusal},
-        throttle::THROTTLE,
+        refusal::Refusal,
     },
     listen::access::Rights,
+    rules::{MAX_KEY_BYTES, THROTTLE},
 };
 
 /// How many names an error about an unknown one suggests.

@@ -50,3 +50,13 @@ impl Service {
         }
     }
 }
+
+/// A store's health, as `/readyz` and the overview name it.
+pub(crate) fn health_name(health: Health) -> &'static str {
+    match health {
+        Health::Up => "up",
+        Health::Slow => "slow",
+        Health::Partly => "partly down",
+        Health::Down => "down",
+    }
+}

@@ -6,6 +6,7 @@
 //! ```
 
 mod limit;
+pub(super) mod metrics;
 mod store;
 mod thread;
 

@@ -11,9 +11,12 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_redis::{AdHoc, Address, Part, Plan, SeenNode, SharedDecision, Store, StoreError, Timeout};
 
 use super::thread::StoreThread;
-use crate::decide::{
-    refusal::Refusal,
-    throttle::{THROTTLE, Throttle, ThrottleError, ThrottleQuota},
+use crate::{
+    decide::{
+        refusal::Refusal,
+        throttle::{Throttle, ThrottleError, ThrottleQuota},
+    },
+    rules::THROTTLE,
 };
 
 /// How many quotas of `CL.THROTTLE`, which come with each request, are cached in the form that the store needs.

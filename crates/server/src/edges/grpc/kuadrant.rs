@@ -23,7 +23,7 @@ use tonic_prost::ProstCodec;
 
 use super::{Shared, rls::status, wire};
 use crate::{
-    envoy::{Answer, Question, Unanswered},
+    decide::descriptors::{Answer, Question, Unanswered},
     listen::access::Rights,
 };
 

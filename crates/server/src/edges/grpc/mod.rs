@@ -29,7 +29,7 @@ use crate::observe::metrics::GrpcStats;
 /// The state that the routes share.
 #[derive(Clone)]
 pub(crate) struct Shared {
-    pub rates: Arc<crate::envoy::decide::DescriptorService>,
+    pub rates: Arc<crate::decide::descriptors::DescriptorService>,
     pub stats: Arc<GrpcStats>,
     /// The access control of clients.
     pub door: crate::listen::access::Door,

@@ -6,10 +6,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{
 use tonic::{Code, Request, Response, Status};
 
 use super::{Shared, wire};
-use crate::{
-    decide::{reservations::ReservationError, service::Refusal},
-    envoy::Unanswered,
-};
+use crate::decide::{descriptors::Unanswered, reservations::ReservationError, service::Refusal};
 
 #[tonic::async_trait]
 impl RateLimitService for Shared {

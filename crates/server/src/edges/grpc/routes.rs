@@ -24,7 +24,7 @@ use super::{
     rlqs::Quotas,
 };
 use crate::{
-    edges::http::{drain, http_rights},
+    edges::http::{body::drain, http_rights},
     listen::{
         access::{Door, Rights, Role},
         strangers::Strangers,

@@ -16,7 +16,10 @@ use envoy_types::pb::{
 };
 use serde_json::{Map, Value as Json};
 
-use crate::envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit};
+use crate::{
+    decide::descriptors::{Answer, Descriptor, Override, Question, Status, Unanswered},
+    envoy::Unit,
+};
 
 /// Converts a message to a question.
 pub(super) fn question(request: &RateLimitRequest) -> Question<'_> {

@@ -139,14 +139,14 @@ fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<Sta
 }
 
 /// A response of this media type.
-pub(super) fn text(text: impl Into<Body>, kind: &'static str) -> Response<Body> {
+pub(crate) fn text(text: impl Into<Body>, kind: &'static str) -> Response<Body> {
     let mut response = Response::new(text.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
 /// Any value as a JSON response.
-pub(super) fn json(body: &impl Serialize) -> Response<Body> {
+pub(crate) fn json(body: &impl Serialize) -> Response<Body> {
     let mut written = Vec::with_capacity(USUAL);
     // The bodies are structs of numbers and strings, which always serialize.
     let _ = serde_json::to_writer(&mut written, body);

@@ -6,21 +6,15 @@ use axum::{
     body::Body,
     http::{Response, StatusCode},
 };
-use tokio::sync::{Semaphore, mpsc};
 
-use super::{answer, hosts::Hosts, problem::Problem, rules_thread::RulesThread, table::Plane};
+use super::{HttpStats, answer, hosts::Hosts, problem::Problem, table::Plane};
 use crate::{
-    control::flow::Flow,
-    decide::service::{Answer, Service},
-    envoy::decide::DescriptorService,
-    listen::access::Door,
-    observe::{
-        metrics::{Events, Metrics},
-        once_a_minute::OnceAMinute,
-        telemetry::Telemetry,
+    decide::{
+        descriptors::DescriptorService,
+        service::{Answer, Service},
     },
-    rules::file::RulesFile,
-    serve::reload::ReloadOrder,
+    listen::access::Door,
+    observe::{once_a_minute::OnceAMinute, telemetry::Telemetry},
 };
 
 /// The state that all handlers share.
@@ -28,22 +22,11 @@ pub(crate) struct App {
     pub service: Arc<Service>,
     /// Decides on descriptors.
     pub rates: Arc<DescriptorService>,
-    pub metrics: Metrics,
-    pub events: Arc<Events>,
-    /// The reports of programs about their resources, and the rules for them.
-    pub flow: Arc<Flow>,
+    pub stats: Arc<HttpStats>,
     /// The access control of the data plane and of the control plane.
     pub doors: [Door; 2],
-    /// The rules file.
-    pub rules_file: Arc<RulesFile>,
-    /// Receives requests to reload the rules.
-    pub reload: mpsc::Sender<ReloadOrder>,
     /// Whether the server accepts new work; false once it is stopping.
     pub ready: AtomicBool,
-    /// Has one permit: a reader of the trace needs as much memory as the trace.
-    pub trace_readers: Arc<Semaphore>,
-    /// Reads the rules that clients send.
-    pub rules_thread: RulesThread,
     /// Whether clients without credentials may read the metrics.
     pub open_metrics: bool,
     /// Another path of `/metrics`.

@@ -117,7 +117,7 @@ pub(super) struct Reserved {
 /// A key to block.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
-pub(super) struct Block {
+pub(crate) struct Block {
     pub limit: String,
     pub key: Option<String>,
     /// For how long; `None` blocks until it is unblocked.
@@ -133,7 +133,7 @@ pub(super) struct Block {
     deny_unknown_fields,
     expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\", \"quota\": \"1000/1m\"}"
 )]
-pub(super) struct Override {
+pub(crate) struct Override {
     pub limit: String,
     pub key: Option<String>,
     pub quota: Option<String>,
@@ -167,7 +167,7 @@ impl Override {
 /// A limit, with an optional key.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
-pub(super) struct Named {
+pub(crate) struct Named {
     pub limit: String,
     pub key: Option<String>,
     /// Why, for the audit.
@@ -208,7 +208,7 @@ impl<'a> AsksBody<'a> {
 }
 
 /// Parses the body that a path requires.
-pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     if body.trim_ascii().is_empty() {
         let detail = "the body is empty; send JSON such as {\"limit\":\"per-user\",\"key\":\"alice\"}";
         return Err(Problem::bad_json(detail));

@@ -30,13 +30,13 @@ pub(crate) trait Arrives: HttpBody<Data = Bytes, Error: Into<BoxError>> {}
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>>> Arrives for B {}
 
 /// The body of any declared type: `curl -d` declares a form, and the JSON is checked anyway.
-pub(super) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Problem> {
+pub(crate) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Problem> {
     up_to(request, MAX_BODY, "ask for fewer limits at once").await
 }
 
 /// A body that is a rules file, which may be as long as one. It is read when one of the two permits is free, and the text may be
 /// used as long as the permit is held.
-pub(super) async fn rules_body<B: Arrives>(
+pub(crate) async fn rules_body<B: Arrives>(
     readers: &Semaphore,
     request: Request<B>,
 ) -> Result<(String, SemaphorePermit<'_>), Problem> {

@@ -16,8 +16,11 @@ use super::{
     problem::{Answered, Problem},
 };
 use crate::{
-    decide::service::Refusal,
-    envoy::{Answer, Descriptor, Override, Question, Status, Unanswered, Unit},
+    decide::{
+        descriptors::{Answer, Descriptor, Override, Question, Status, Unanswered},
+        service::Refusal,
+    },
+    envoy::Unit,
 };
 
 /// Up to this length in bytes, a body is read at once.

@@ -122,7 +122,7 @@ pub(super) async fn permit_page(
 
 /// The client of a request, at the server that it asks.
 #[derive(Clone)]
-pub(super) struct Caller<'a> {
+pub(crate) struct Caller<'a> {
     pub app: &'a App,
     /// `None` on a path that needs none.
     pub rights: Option<Arc<Rights>>,
@@ -155,7 +155,7 @@ impl Caller<'_> {
     }
 
     /// Refuses one of several questions, at its place in the body.
-    pub fn permit_each(&self, asks: &[Ask<'_>]) -> Result<(), Problem> {
+    pub(super) fn permit_each(&self, asks: &[Ask<'_>]) -> Result<(), Problem> {
         asks.iter().enumerate().try_for_each(|(at, ask)| {
             self.permit(&ask.limit).map_err(|problem| problem.under(&format!("#/all/{at}")))
         })
@@ -203,7 +203,7 @@ pub(super) fn refuse_to_refund_rates(caller: &Caller<'_>, ask: &Ask<'_>) -> Resu
 }
 
 /// The first characters of a text that a client may have made up.
-pub(super) fn shown(text: &str) -> &str {
+pub(crate) fn shown(text: &str) -> &str {
     match text.char_indices().nth(64) {
         Some((end, _)) => &text[..end],
         None => text,

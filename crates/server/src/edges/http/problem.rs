@@ -17,11 +17,11 @@ use crate::{
 };
 
 /// The response to a request, or why it is refused.
-pub(super) type Answered = Result<Response<Body>, Problem>;
+pub(crate) type Answered = Result<Response<Body>, Problem>;
 
 /// The error of a request, and the remedy. It is boxed, because handlers rarely return one.
 #[derive(Clone, Debug)]
-pub(super) struct Problem(Box<Parts>);
+pub(crate) struct Problem(Box<Parts>);
 
 #[derive(Clone, Debug, Serialize)]
 struct Parts {
@@ -178,7 +178,7 @@ impl Problem {
 }
 
 /// A mistake in rules, with its line.
-pub(super) fn mistake(mistake: &Mistake) -> Value {
+pub(crate) fn mistake(mistake: &Mistake) -> Value {
     json!({"line": mistake.line(), "what": mistake.what(), "mend": mistake.mending()})
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum QueryError {
 ///
 /// # Errors
 /// When the query has another field, a field twice, or a value that is not UTF-8.
-pub(super) fn fields<'u, const N: usize>(
+pub(crate) fn fields<'u, const N: usize>(
     uri: &'u Uri,
     names: [&str; N],
 ) -> Result<[Option<Cow<'u, str>>; N], Problem> {
@@ -77,7 +77,7 @@ pub(super) fn values<'u, const N: usize>(
 ///
 /// # Errors
 /// When the value is anything else.
-pub(super) fn number(
+pub(crate) fn number(
     value: Option<&str>,
     name: &str,
     default: usize,
@@ -93,7 +93,7 @@ pub(super) fn number(
 ///
 /// # Errors
 /// When it is missing.
-pub(super) fn needed<'v>(value: Option<&'v Cow<'_, str>>, name: &str) -> Result<&'v str, Problem> {
+pub(crate) fn needed<'v>(value: Option<&'v Cow<'_, str>>, name: &str) -> Result<&'v str, Problem> {
     value.map(AsRef::as_ref).ok_or_else(|| bad(format!("the query needs a field: {name}=...")))
 }
 

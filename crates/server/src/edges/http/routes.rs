@@ -12,24 +12,34 @@ use axum::{
     http::{HeaderValue, Method, Request, Response, StatusCode, header},
     middleware::from_fn_with_state,
 };
+use futures_util::future::BoxFuture;
 use hyper::{body::Incoming, service::Service as _};
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
 
 use super::{
-    admin,
     answer::{self, text},
     app::App,
     ask::{self, Ask, Asks},
     body::{body, drain},
-    descriptors, flow, history, overview,
+    descriptors,
     permit::{Caller, permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates, shown},
     problem::{Answered, Problem},
-    reserve, rules_file, servers,
+    reserve,
     table::{Endpoint, Found, Plane, ROUTES, Route, find},
-    top, trace, what_if,
 };
-use crate::decide::service::{self, Act, Readiness};
+use crate::decide::service::{self, Act, Readiness, health_name};
+
+/// The paths of operators and their tools.
+pub(crate) trait ControlPaths: Send + Sync {
+    /// The response to a request that the caller may make.
+    fn answer<'c>(
+        &'c self,
+        caller: &'c Caller<'c>,
+        endpoint: Endpoint,
+        request: Request<Incoming>,
+    ) -> BoxFuture<'c, Answered>;
+}
 
 /// The paths of a listener.
 ///
@@ -38,18 +48,19 @@ use crate::decide::service::{self, Act, Readiness};
 pub(crate) struct Paths {
     app: Arc<App>,
     plane: Plane,
+    control: Arc<dyn ControlPaths>,
     pages: TowerToHyperService<Router>,
 }
 
 impl Paths {
     /// The control plane also has these pages, for clients that may see every limit.
-    pub fn new(app: Arc<App>, plane: Plane, pages: Router<Arc<App>>) -> Self {
+    pub fn new(app: Arc<App>, plane: Plane, control: Arc<dyn ControlPaths>, pages: Router<Arc<App>>) -> Self {
         let mut router = Router::new();
         if plane == Plane::Admin {
             router = pages.route_layer(from_fn_with_state(Arc::clone(&app), permit_page));
         }
         let not_found = move |State(app): State<Arc<App>>, request: Request<Body>| async move {
-            app.metrics.http.refused(404);
+            app.stats.refused(404);
             not_found(plane, request.uri().path())
         };
         let wrong_method = async |State(app): State<Arc<App>>, request: Request<Body>| {
@@ -57,7 +68,7 @@ impl Paths {
         };
         router = router.fallback(not_found).method_not_allowed_fallback(wrong_method);
         let pages = TowerToHyperService::new(router.with_state(Arc::clone(&app)));
-        Self { app, plane, pages }
+        Self { app, plane, control, pages }
     }
 
     /// The response to a request.
@@ -91,7 +102,7 @@ impl Paths {
         let traced = app.telemetry.as_deref().map(|telemetry| telemetry.http_request(path, &request));
         // Pinned here, or this future would have room for it in each of the two branches.
         let answer = pin!(async {
-            let answer = run(app, self.plane, route, request).await;
+            let answer = self.run(route, request).await;
             let response = answer.unwrap_or_else(|refused| {
                 if admits_errors { app.without_decision(&refused) } else { refused.into_response() }
             });
@@ -106,8 +117,69 @@ impl Paths {
         if let Some(traced) = traced {
             traced.answered(response.status(), took);
         }
-        app.metrics.http.answered(route, response.status().as_u16(), took);
+        app.stats.answered(route, response.status().as_u16(), took);
         response
+    }
+
+    /// Calls the handler of a path. The futures of rare ones are boxed: hyper moves this future for each request, and it would have room
+    /// for the largest of them.
+    async fn run(&self, route: &Route, request: Request<Incoming>) -> Answered {
+        let (app, plane) = (&*self.app, self.plane);
+        refuse_foreign_pages(app, plane, route.makes_decisions(), &request)?;
+        let is_open = app.open_metrics && route.endpoint == Endpoint::Metrics;
+        let rights = match route.needs().filter(|_| !is_open) {
+            None => None,
+            Some(role) => match permit(app, plane, role, route.needs_instead(plane), &request) {
+                Ok(rights) => Some(rights),
+                Err(refused) => {
+                    Box::pin(drain(request.into_body())).await;
+                    return Err(refused);
+                }
+            },
+        };
+        let (caller, endpoint) = (Caller { app, rights }, route.endpoint);
+        match endpoint {
+            Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
+            Endpoint::Ready => ready(app),
+            Endpoint::HealthCheck => {
+                ready(app)?;
+                Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
+            }
+            Endpoint::Check => check(&caller, &request).await,
+            Endpoint::Json => {
+                let body = body(request).await?;
+                Box::pin(descriptors::decide(&caller, &body)).await
+            }
+            Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
+            Endpoint::Acquire | Endpoint::Peek => {
+                let body = body(request).await?;
+                let asks = ask::asks(&body)?;
+                match &asks {
+                    Asks::One(ask) => caller.permit(&ask.limit)?,
+                    Asks::All(all) => caller.permit_each(all)?,
+                }
+                decide(app, endpoint, asks).await
+            }
+            Endpoint::Reserve | Endpoint::Extend | Endpoint::Settle | Endpoint::Cancel => {
+                let body = body(request).await?;
+                Box::pin(reserve::run(&caller, endpoint, &body)).await
+            }
+            Endpoint::Charge | Endpoint::Refund => {
+                let body = body(request).await?;
+                let ask = ask::read::<Ask<'_>>(&body)?;
+                caller.permit(&ask.limit)?;
+                let act = if endpoint == Endpoint::Charge { Act::Charge } else { Act::Refund };
+                if act == Act::Refund {
+                    refuse_to_refund_rates(&caller, &ask)?;
+                }
+                let answer = app.service.decide(ask.question(), act, app.service.now()).await?;
+                if let (Act::Refund, Some(rights)) = (act, &caller.rights) {
+                    app.service.record_refund(&rights.name, &answer.limit, &answer.key, ask.cost);
+                }
+                Ok(app.one(&answer, Some(StatusCode::OK)))
+            }
+            _ => self.control.answer(&caller, endpoint, request).await,
+        }
     }
 }
 
@@ -117,80 +189,6 @@ fn without_body(mut response: Response<Body>) -> Response<Body> {
         response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
     }
     response.map(|_| Body::empty())
-}
-
-/// Calls the handler of a path. The futures of rare ones are boxed: hyper moves this future for each request, and it would have room
-/// for the largest of them.
-async fn run(app: &App, plane: Plane, route: &Route, request: Request<Incoming>) -> Answered {
-    refuse_foreign_pages(app, plane, route.makes_decisions(), &request)?;
-    let is_open = app.open_metrics && route.endpoint == Endpoint::Metrics;
-    let rights = match route.needs().filter(|_| !is_open) {
-        None => None,
-        Some(role) => match permit(app, plane, role, route.needs_instead(plane), &request) {
-            Ok(rights) => Some(rights),
-            Err(refused) => {
-                Box::pin(drain(request.into_body())).await;
-                return Err(refused);
-            }
-        },
-    };
-    let (caller, endpoint) = (Caller { app, rights }, route.endpoint);
-    match endpoint {
-        Endpoint::Health => Ok(answer::json(&json!({"status": "ok"}))),
-        Endpoint::Ready => ready(app),
-        Endpoint::HealthCheck => {
-            ready(app)?;
-            Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
-        }
-        Endpoint::Check => check(&caller, &request).await,
-        Endpoint::Top => top::answer(&caller, request.uri()),
-        Endpoint::Denied => top::denied(&caller, request.uri()),
-        Endpoint::History => history::answer(&caller, request.uri()),
-        Endpoint::Flow => flow::answer(&caller, request.uri()),
-        Endpoint::FlowReport => Box::pin(flow::report(&caller, request)).await,
-        Endpoint::FlowRules => Box::pin(flow::push(&caller, request)).await,
-        Endpoint::Servers => Box::pin(servers::answer(app)).await,
-        Endpoint::Limits => overview::answer(&caller, request.uri()),
-        Endpoint::Trace => Box::pin(trace::answer(&caller, request.uri())).await,
-        Endpoint::RulesFile | Endpoint::RulesCheck | Endpoint::RulesSave => {
-            Box::pin(rules_file::run(&caller, endpoint, request)).await
-        }
-        Endpoint::WhatIf => Box::pin(what_if::answer(&caller, request)).await,
-        Endpoint::Json => {
-            let body = body(request).await?;
-            Box::pin(descriptors::decide(&caller, &body)).await
-        }
-        Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
-        Endpoint::Acquire | Endpoint::Peek => {
-            let body = body(request).await?;
-            let asks = ask::asks(&body)?;
-            match &asks {
-                Asks::One(ask) => caller.permit(&ask.limit)?,
-                Asks::All(all) => caller.permit_each(all)?,
-            }
-            decide(app, endpoint, asks).await
-        }
-        Endpoint::Reserve | Endpoint::Extend | Endpoint::Settle | Endpoint::Cancel => {
-            let body = body(request).await?;
-            Box::pin(reserve::run(&caller, endpoint, &body)).await
-        }
-        Endpoint::Charge | Endpoint::Refund => {
-            let body = body(request).await?;
-            let ask = ask::read::<Ask<'_>>(&body)?;
-            caller.permit(&ask.limit)?;
-            let act = if endpoint == Endpoint::Charge { Act::Charge } else { Act::Refund };
-            if act == Act::Refund {
-                refuse_to_refund_rates(&caller, &ask)?;
-            }
-            let answer = app.service.decide(ask.question(), act, app.service.now()).await?;
-            if let (Act::Refund, Some(rights)) = (act, &caller.rights) {
-                app.service.record_refund(&rights.name, &answer.limit, &answer.key, ask.cost);
-            }
-            Ok(app.one(&answer, Some(StatusCode::OK)))
-        }
-        // What operators and their tools ask for.
-        _ => Box::pin(admin::run(&caller, endpoint, request)).await,
-    }
 }
 
 /// Decides for a proxy.
@@ -219,7 +217,7 @@ fn ready(app: &App) -> Answered {
     match app.service.readiness() {
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
         Readiness::Degraded { health, why } => {
-            let store = overview::health_name(health);
+            let store = health_name(health);
             Ok(answer::json(&json!({"status": "degraded", "store": store, "detail": why})))
         }
         Readiness::NoRules => {
@@ -277,7 +275,7 @@ fn not_found(plane: Plane, path: &str) -> Response<Body> {
 
 fn wrong_method(app: &App, method: &Method, path: &str, allowed: &'static str) -> Response<Body> {
     let detail = format!("{} is not for {path}; use {allowed}", shown(method.as_str()));
-    app.metrics.http.refused(405);
+    app.stats.refused(405);
     let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     response

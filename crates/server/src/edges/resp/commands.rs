@@ -9,11 +9,9 @@ use super::{
     session::{Command, Context, Needs, find},
 };
 use crate::{
-    decide::{
-        service::{Act, Operation, Refusal, refuse_unknown},
-        throttle::THROTTLE,
-    },
+    decide::service::{Act, Operation, Refusal, refuse_unknown},
     listen::access::Role,
+    rules::THROTTLE,
 };
 
 const MANY: usize = super::MAX_ARGS;

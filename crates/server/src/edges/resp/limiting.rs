@@ -131,7 +131,7 @@ pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) {
         *to = number;
     }
     let [max_burst, count, period, quantity] = numbers;
-    if args[0].len() > crate::decide::service::MAX_KEY_BYTES {
+    if args[0].len() > crate::rules::MAX_KEY_BYTES {
         let refusal = Refusal::KeyTooLong { bytes: args[0].len() };
         return refuse(context, "cl.throttle", &refusal);
     }

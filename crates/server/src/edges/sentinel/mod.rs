@@ -1,4 +1,4 @@
-//! Programs with Alibaba Sentinel: the token server for its cluster clients, and the heartbeats for its dashboard (`dashboard`).
+//! The token server for the cluster clients of Alibaba Sentinel.
 //!
 //! ```text
 //! serve ─ connections ─► connection ─ frames ─► tokens ─► limits
@@ -9,7 +9,6 @@
 //! those of any other limit.
 
 mod connection;
-mod dashboard;
 mod frames;
 mod namespaces;
 mod serve;
@@ -17,7 +16,6 @@ mod tokens;
 
 use std::sync::Arc;
 
-pub(crate) use dashboard::{Dashboard, serve as serve_dashboard};
 pub(crate) use serve::serve;
 use tokens::Tokens;
 

@@ -17,10 +17,10 @@ use super::{
 use crate::{
     decide::{
         limits::{Act, Limit},
-        service::{InForce, MAX_KEY_BYTES, Part, Service},
+        service::{InForce, Part, Service},
     },
     listen::access::Rights,
-    rules::TokenRule,
+    rules::{MAX_KEY_BYTES, TokenRule},
 };
 
 /// The maximum number of limits that a rule keeps for its numbers of connections. Their states are those of the rule's limit.

@@ -15,11 +15,11 @@ use std::{
 };
 
 use socket2::SockRef;
+use tidegate_core::Clock;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::either::Either;
 
 use crate::{
-    decide::service::Service,
     listen::{
         descriptors::{self, Descriptors},
         peers::{Peer, Peers},
@@ -58,7 +58,7 @@ pub(crate) struct Acceptor {
     slots: Arc<Slots>,
     peers: Arc<Peers>,
     full: OnceAMinute,
-    service: Arc<Service>,
+    clock: Arc<dyn Clock>,
     stats: Arc<ConnectionStats>,
     stop: watch::Receiver<bool>,
 }
@@ -80,14 +80,14 @@ impl Acceptor {
     pub fn new(
         listener: Listener,
         bounds: Bounds,
-        service: Arc<Service>,
+        clock: Arc<dyn Clock>,
         stats: Arc<ConnectionStats>,
         stop: watch::Receiver<bool>,
     ) -> Self {
         let slots = Slots::new(bounds.max_connections);
         bounds.descriptors.add(&slots);
         let peers = Peers::new(bounds.max_per_peer, bounds.max_connections);
-        Self { listener, bounds, slots, peers, full: OnceAMinute::default(), service, stats, stop }
+        Self { listener, bounds, slots, peers, full: OnceAMinute::default(), clock, stats, stop }
     }
 
     /// Serves each connection in a task, until the server stops and all connections have ended.
@@ -151,7 +151,7 @@ impl Acceptor {
         };
         let admission = self.slots.admit();
         if admission.as_ref().is_none_or(|given| given.evicted || given.slot.is_spare)
-            && self.full.is_due(self.service.now())
+            && self.full.is_due(self.clock.now())
         {
             tracing::warn!(
                 listener = self.bounds.name,

@@ -4,7 +4,7 @@
 mod series;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -13,10 +13,7 @@ use tidegate_core::Nanos;
 
 use self::series::{Number, Series};
 pub use self::series::{Points, Step};
-use crate::{
-    decide::{counts::CountsRead, limits::Limits},
-    observe::latency,
-};
+use crate::observe::latency;
 
 /// How often the counters are read.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
@@ -26,7 +23,16 @@ pub const HISTORY_BYTES: u64 = 64 << 20;
 /// The outcomes of a limit: admitted without delay, admitted after a delay, denied, admitted by a shadow limit that would have
 /// denied, and decided without the store because it did not reply.
 pub const OUTCOMES: [&str; 5] = ["allowed", "delayed", "denied", "shadow_denied", "errors"];
-type Outcomes = [u64; OUTCOMES.len()];
+
+/// The counters of a limit at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counters<'l> {
+    pub limit: &'l str,
+    /// By [`OUTCOMES`].
+    pub outcomes: [u64; OUTCOMES.len()],
+    /// By [`latency_bounds`].
+    pub latency: [u64; latency::BUCKETS],
+}
 
 /// The latencies of a limit's decisions. A sample has at most 4,096 decisions a second, so small numbers suffice.
 type Sample = Series<{ latency::BUCKETS }, u16>;
@@ -102,13 +108,14 @@ impl History {
         Self { max_bytes, kept: Mutex::default() }
     }
 
-    /// Reads the counters. Call this every second, with the answers counted by latency.
-    pub fn look(&self, limits: &Limits, answers: [u64; latency::BUCKETS], now: Nanos) {
+    /// Takes the counters of all limits, and the answers counted by latency. Call this every second.
+    pub(crate) fn take(&self, limits: &[Counters<'_>], answers: [u64; latency::BUCKETS], now: Nanos) {
         let end = now.get() / 1_000_000_000;
         let mut kept = self.lock();
         let Kept { limits: of, latency, left_out } = &mut *kept;
         // Limits that no longer exist make room first.
-        of.retain(|name, _| limits.limit(name.as_bytes()).is_some());
+        let names: HashSet<&str> = limits.iter().map(|counters| counters.limit).collect();
+        of.retain(|name, _| names.contains(&**name));
         let begin = end.saturating_sub(1);
         if latency.is_none() && LATENCY_BYTES <= self.max_bytes {
             *latency = Some(Growth::new(begin));
@@ -118,18 +125,21 @@ impl History {
         }
         let room = self.max_bytes.saturating_sub(LATENCY_BYTES) / LIMIT_BYTES;
         let mut without = 0;
-        for limit in limits.limits() {
-            let name = &limit.spec().name;
+        for counters in limits {
+            let name = counters.limit;
             if !of.contains_key(name) {
                 if of.len() as u64 >= room {
                     without += 1;
                     continue;
                 }
-                of.insert(name.clone(), OfLimit { outcomes: Growth::new(begin), sample: Growth::new(begin) });
+                of.insert(
+                    name.to_owned(),
+                    OfLimit { outcomes: Growth::new(begin), sample: Growth::new(begin) },
+                );
             }
             if let Some(of) = of.get_mut(name) {
-                of.outcomes.see(end, outcomes(&limit.counts()));
-                of.sample.see(end, limit.memory.latency.counts());
+                of.outcomes.see(end, counters.outcomes);
+                of.sample.see(end, counters.latency);
             }
         }
         if without > *left_out && self.max_bytes > 0 {
@@ -174,9 +184,4 @@ impl History {
 /// The upper bounds of the latency buckets in seconds; the last bucket has none.
 pub fn latency_bounds() -> impl Iterator<Item = f64> {
     latency::BOUNDS.iter().map(|nanos| Nanos::new(*nanos).get() as f64 / 1e9)
-}
-
-fn outcomes(counts: &CountsRead) -> Outcomes {
-    let CountsRead { allowed, delayed, denied, shadow_denied, errors, denied_by: _ } = *counts;
-    [allowed, delayed, denied, shadow_denied, errors]
 }

@@ -12,26 +12,16 @@ use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     registry::Registry,
 };
-use tidegate_core::DenialReason;
-use tidegate_limiter::Stats;
 
-use crate::{
-    decide::{counts::CountsRead, service::Service, thresholds::WebhookStats, throttle::THROTTLE},
-    listen::tls::Tls,
-};
+use crate::observe::webhook::WebhookStats;
 
-mod envoy;
 #[cfg(feature = "grpc")]
 mod grpc;
-mod http;
 mod process;
-#[cfg(feature = "grpc")]
-mod reference;
 mod resp;
 mod sentinel;
 mod source;
 mod spoe;
-mod store;
 mod text;
 #[cfg(feature = "grpc")]
 mod xds;
@@ -40,9 +30,6 @@ mod xds;
 pub(crate) use self::grpc::CODES;
 #[cfg(feature = "grpc")]
 pub(crate) use self::grpc::GrpcStats;
-pub(crate) use self::http::HttpStats;
-#[cfg(feature = "grpc")]
-pub(crate) use self::reference::Reference;
 pub(crate) use self::resp::RespStats;
 pub(crate) use self::sentinel::{DashboardStats, SentinelStats};
 pub(crate) use self::spoe::SpoeStats;
@@ -121,34 +108,34 @@ pub(crate) struct Metrics {
     registry: Registry,
     /// Metrics whose names have no prefix.
     process: Registry,
-    /// The counters, read at a scrape, except those of HTTP requests.
+    /// The counters, read at a scrape, except those that OpenTelemetry has in another form.
     pub sources: Vec<Arc<dyn Source>>,
-    pub http: Arc<HttpStats>,
     #[cfg(feature = "grpc")]
     pub grpc: Arc<GrpcStats>,
 }
 
 impl Metrics {
-    pub fn new(service: Arc<Service>, events: Arc<Events>, resp: Arc<RespStats>) -> Self {
-        let mut registry = Registry::with_prefix("tidegate");
-        let http = Arc::new(HttpStats::default());
-        registry.register_collector(Box::new(Scraped(Arc::clone(&http) as Arc<dyn Source>)));
+    pub fn new(events: Arc<Events>, resp: Arc<RespStats>) -> Self {
         let mut process = Registry::default();
         process.register_collector(Box::new(process::Process));
         let mut metrics = Self {
-            registry,
+            registry: Registry::with_prefix("tidegate"),
             process,
             sources: Vec::new(),
-            http,
             #[cfg(feature = "grpc")]
             grpc: Arc::default(),
         };
-        metrics.add(Arc::new(Counted { service, events, resp }));
+        metrics.add(Arc::new(Counted { events, resp }));
         metrics
     }
 
+    /// Adds counters for Prometheus alone: OpenTelemetry has them in another form.
+    pub fn add_to_scrapes(&mut self, source: Arc<dyn Source>) {
+        self.registry.register_collector(Box::new(Scraped(source)));
+    }
+
     pub fn add(&mut self, source: Arc<dyn Source>) {
-        self.registry.register_collector(Box::new(Scraped(Arc::clone(&source))));
+        self.add_to_scrapes(Arc::clone(&source));
         self.sources.push(source);
     }
 
@@ -159,9 +146,9 @@ impl Metrics {
         self.add(stats);
     }
 
-    /// Adds the counters of envoyproxy/ratelimit under its names.
+    /// Adds the counters of envoyproxy/ratelimit under its names, which have no prefix.
     #[cfg(feature = "grpc")]
-    pub fn add_reference(&mut self, reference: Arc<Reference>) {
+    pub fn add_reference(&mut self, reference: Arc<dyn Source>) {
         self.process.register_collector(Box::new(Scraped(reference)));
     }
 
@@ -198,96 +185,17 @@ fn limit_of(line: &str) -> Option<String> {
     }
 }
 
-impl Source for Tls {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        let help = "When the first certificate of the server's chain expires";
-        let expires = self.expires().map(|expires| ([], expires));
-        sink.labelled("certificate_expires_timestamp_seconds", help, Kind::Gauge, expires)
-    }
-}
-
-/// Counters of the service, which a scrape reads.
+/// The events of a server, and the connections of HTTP and RESP.
 struct Counted {
-    service: Arc<Service>,
     events: Arc<Events>,
     resp: Arc<RespStats>,
 }
 
 impl Source for Counted {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        let in_force = self.service.in_force();
-        let all = &in_force.limits;
-        let throttle = self.service.throttle();
-        let limits: Vec<(&str, CountsRead, Stats)> = all
-            .limits()
-            .iter()
-            .map(|limit| (limit.spec().name.as_str(), limit.counts(), limit.limiter().stats()))
-            .chain([(THROTTLE, throttle.counts().read(), throttle.limiter().stats())])
-            .collect();
-        let outcomes = |counts: &CountsRead| {
-            [("allowed", counts.allowed), ("delayed", counts.delayed), ("denied", counts.denied)]
-        };
-        let decisions = limits.iter().flat_map(|(limit, counts, _)| {
-            outcomes(counts).map(|(outcome, count)| ([("limit", *limit), ("outcome", outcome)], count))
-        });
-        sink.labelled("decisions", "Decisions by limit and outcome", Kind::Counter, decisions)?;
-        let denials = limits.iter().flat_map(|(limit, counts, _)| {
-            let named = move |(reason, count): (&DenialReason, u64)| {
-                ([("limit", *limit), ("reason", reason.name())], count)
-            };
-            DenialReason::ALL.iter().zip(counts.denied_by).map(named)
-        });
-        // Most reasons never occur at a limit. Those that did stay in the answer, because counters never go back.
-        let denials = denials.filter(|(_, count)| *count > 0);
-        sink.labelled("denials", "Denials by limit and reason", Kind::Counter, denials)?;
-        let reached: Vec<_> = all
-            .limits()
-            .iter()
-            .flat_map(|limit| {
-                let named = |(percent, count)| (limit.spec().name.as_str(), format!("{percent}%"), count);
-                limit.memory.thresholds.counts().into_iter().map(named)
-            })
-            .collect();
-        let reached = reached
-            .iter()
-            .map(|(limit, percent, count)| ([("limit", *limit), ("threshold", percent.as_str())], *count));
-        let help = "Keys that reached a threshold of their limit, once in each period";
-        sink.labelled("threshold_events", help, Kind::Counter, reached)?;
-        tell_limits(sink, &limits)?;
-        let reservations = self.service.reservations.len() as u64;
-        sink.gauge("reservations", "Reservations that are open or remembered", reservations)?;
-        envoy::tell(sink, &in_force.descriptors)?;
-        if let Some(shared) = self.service.store() {
-            store::tell(sink, shared.store())?;
-        }
         self.tell_connections(sink)?;
-        self.tell_events(sink, all.limits().len() as u64)
+        self.tell_events(sink)
     }
-}
-
-fn tell_limits(sink: &mut dyn Sink, limits: &[(&str, CountsRead, Stats)]) -> fmt::Result {
-    let mut each = |name: &str, help: &str, kind, read: fn(&CountsRead, &Stats) -> u64| {
-        let values = limits.iter().map(|(limit, counts, stats)| ([("limit", *limit)], read(counts, stats)));
-        sink.labelled(name, help, kind, values)
-    };
-    let help = "Decisions that a shadow limit would have denied";
-    each("shadow_denials", help, Kind::Counter, |counts, _| counts.shadow_denied)?;
-    each("keys", "Keys of a limit in memory", Kind::Gauge, |_, stats| stats.keys)?;
-    each("keys_max", "Maximum number of keys of a limit in memory", Kind::Gauge, |_, stats| stats.max_keys)?;
-    each("store_bytes", "Bytes reserved for a limit's states", Kind::Gauge, |_, stats| stats.bytes)?;
-    let help = "States removed because they had fully recovered";
-    each("keys_reclaimed", help, Kind::Counter, |_, stats| stats.reclaimed)?;
-    let help = "Keys that were evicted with a debt and left a record";
-    each("keys_evicted", help, Kind::Counter, |_, stats| stats.evicted)?;
-    let help = "Evicted keys that returned and got their debt back";
-    each("keys_returned", help, Kind::Counter, |_, stats| stats.returned)?;
-    each("records", "Records of evicted keys", Kind::Gauge, |_, stats| stats.records)?;
-    let help = "Requests of new keys denied so that no exhausted key is forgotten";
-    each("keys_refused", help, Kind::Counter, |_, stats| stats.refused)?;
-    let help = "Evicted keys whose debt was forgotten because no record with less debt was left";
-    each("keys_forgotten", help, Kind::Counter, |_, stats| stats.forgotten.total())?;
-    let help = "Forgotten keys that had used up their limit and so got a fresh allowance";
-    each("keys_forgotten_exhausted", help, Kind::Counter, |_, stats| stats.forgotten.exhausted)
 }
 
 type Count = fn(&ConnectionStats) -> u64;
@@ -322,7 +230,7 @@ impl Counted {
         sink.count("resp_timeouts", help, read(&resp.timeouts))
     }
 
-    fn tell_events(&self, sink: &mut dyn Sink, limits: u64) -> fmt::Result {
+    fn tell_events(&self, sink: &mut dyn Sink) -> fmt::Result {
         let events = &self.events;
         let mut outcomes = |name: &str, help: &str, [ok, failed]: [&AtomicU64; 2]| {
             let counts = [([("result", "ok")], read(ok)), ([("result", "failed")], read(failed))];
@@ -343,7 +251,6 @@ impl Counted {
             "Events of thresholds that the webhook took, attempts that failed, and events that were dropped";
         sink.labelled("webhook_events", help, Kind::Counter, posts)?;
         let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
-        sink.gauge("rules_limits", "Limits in the rules", limits)?;
         let help = "Time when the rules were last loaded";
         sink.gauge("rules_loaded_timestamp_seconds", help, seconds(&events.rules_loaded_at))?;
         let help = "Time when the state was last written";
@@ -354,6 +261,6 @@ impl Counted {
     }
 }
 
-fn read(counter: &AtomicU64) -> u64 {
+pub(crate) fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io::{self, Write},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -12,7 +12,6 @@ use cadence::{Counted as _, MetricSink, StatsdClient, ext::MultiLineWriter};
 use tokio::{sync::oneshot, task::spawn_blocking};
 
 use super::{Protocol, StatsdAddress};
-use crate::observe::metrics::Reference;
 
 /// How long a connection, and each write, may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -20,17 +19,20 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const DATAGRAM: usize = 1432;
 const WRITE: usize = 1 << 16;
 
+/// Reads the counters by their names.
+type Read = dyn Fn() -> BTreeMap<String, u64> + Send + Sync;
+
 /// The counters, and the counts that `StatsD` knows.
 pub(crate) struct Statsd {
     address: StatsdAddress,
-    reference: Arc<Reference>,
+    read: Box<Read>,
     sent: BTreeMap<String, u64>,
     is_away: bool,
 }
 
 impl Statsd {
-    pub fn new(address: StatsdAddress, reference: Arc<Reference>) -> Self {
-        Self { address, reference, sent: BTreeMap::new(), is_away: false }
+    pub fn new(address: StatsdAddress, read: Box<Read>) -> Self {
+        Self { address, read, sent: BTreeMap::new(), is_away: false }
     }
 
     /// Sends at intervals, and for the last time when the sender of `end` is gone.
@@ -49,7 +51,7 @@ impl Statsd {
 
     /// What cannot be sent is sent with the next counts.
     async fn send(&mut self) {
-        let now = self.reference.read();
+        let now = (self.read)();
         // A rule that was away begins at 0 again.
         let before =
             |name, count| self.sent.get(name).copied().filter(|before| *before <= count).unwrap_or(0);

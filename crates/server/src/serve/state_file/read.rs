@@ -21,9 +21,8 @@ use crate::{
     decide::{
         limits::{Limits, Operation},
         service::{Service, resolve_operated},
-        throttle::THROTTLE,
     },
-    rules::parse_policy,
+    rules::{THROTTLE, parse_policy},
 };
 
 /// The limits' headers in a checked file.

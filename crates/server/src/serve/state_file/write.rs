@@ -17,9 +17,8 @@ use crate::{
     decide::{
         limits::{Limit, RuntimeOverride},
         service::Service,
-        throttle::THROTTLE,
     },
-    rules::PolicySpec,
+    rules::{PolicySpec, THROTTLE},
 };
 
 /// Writes the states of all limits to a new file, which then replaces the state file. Returns its length.

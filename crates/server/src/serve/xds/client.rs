@@ -35,13 +35,11 @@ use super::{
     messages::{TYPE, texts},
 };
 use crate::{
+    control::reload::{ReloadOrder, Reloaded},
     decide::service::Service,
     envoy::load::{Text, build},
     observe::metrics::XdsStats,
-    serve::{
-        reload::{ReloadOrder, Reloaded},
-        sources::Discovered,
-    },
+    serve::sources::Discovered,
 };
 
 /// How long a control plane may take to accept a connection, and to answer that it is there.

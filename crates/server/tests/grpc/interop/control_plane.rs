@@ -11,7 +11,7 @@ use std::{
 
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tidegate_core::{Clock, Nanos, clock::SystemClock};
-use tidegate_server::{Options, envoy::Consume};
+use tidegate_server::{Options, descriptors::Consume};
 
 use crate::{
     client::{Client, one, request, shown},

@@ -1,7 +1,7 @@
 //! Shows each difference on the list.
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tidegate_server::envoy::Consume;
+use tidegate_server::descriptors::Consume;
 
 use super::{both, shown};
 use crate::client::{Client, hits, one, refund, request};

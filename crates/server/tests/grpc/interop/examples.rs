@@ -2,7 +2,7 @@
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate_redis_servers::eventually;
-use tidegate_server::envoy::Consume;
+use tidegate_server::descriptors::Consume;
 
 use super::{both, shown};
 use crate::client::{Client, one, request};

@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::{
     extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
 };
 use tidegate_core::Nanos;
-use tidegate_server::{Options, envoy::Consume};
+use tidegate_server::{Options, descriptors::Consume};
 
 use super::{
     control_plane::ControlPlane,

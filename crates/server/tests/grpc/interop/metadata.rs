@@ -11,7 +11,7 @@ use serde_json::Value;
 use tidegate_core::Nanos;
 use tidegate_server::{
     Options,
-    envoy::{Consume, Modes},
+    descriptors::{Consume, Modes},
 };
 
 use super::{seconds, theirs::Theirs};

@@ -33,7 +33,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{
 };
 use theirs::Theirs;
 use tidegate_core::Nanos;
-use tidegate_server::{Options, envoy::Consume};
+use tidegate_server::{Options, descriptors::Consume};
 
 use crate::harness::{Running, scratch};
 

@@ -10,7 +10,7 @@ use envoy_types::pb::envoy::{
     },
     r#type::v3::RateLimitUnit,
 };
-use tidegate_server::envoy::Consume;
+use tidegate_server::descriptors::Consume;
 
 use super::{both, seconds, shown};
 use crate::client::{Client, hits, one, request};

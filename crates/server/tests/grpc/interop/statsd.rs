@@ -10,7 +10,7 @@ use std::{
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate_core::Nanos;
 use tidegate_redis_servers::{eventually, free_port};
-use tidegate_server::{Options, envoy::Consume};
+use tidegate_server::{Options, descriptors::Consume};
 
 use super::{
     seconds,

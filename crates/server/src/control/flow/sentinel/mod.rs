@@ -11,6 +11,7 @@
 //! lists. Nothing redirects a call, and each has a deadline and a bound on its answer.
 
 mod call;
+mod dashboard;
 mod metrics;
 mod rules;
 
@@ -29,7 +30,8 @@ use tidegate_core::Nanos;
 use tokio::sync::{Semaphore, watch};
 
 use super::{Flow, Report, is_name};
-use crate::{decide::service::Service, listen::peers::subnet, serve::background::ticks};
+use crate::{decide::service::Service, listen::peers::subnet, observe::ticks::ticks};
+pub(crate) use dashboard::{Dashboard, serve as serve_dashboard};
 use metrics::Metrics;
 use rules::RuleSync;
 

@@ -6,12 +6,10 @@ use tidegate_core::Nanos;
 use tidegate_redis::Mode;
 
 use super::super::{terms::Terms, wire::Bucket};
-use crate::{
-    decide::{
-        limits::Limit,
-        service::{Act, InForce},
-    },
-    envoy::counts::Fate,
+use crate::decide::{
+    descriptors::counts::Fate,
+    limits::Limit,
+    service::{Act, InForce},
 };
 
 /// The rule that a bucket's descriptor matches, with its limit.

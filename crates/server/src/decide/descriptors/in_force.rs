@@ -2,11 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{
-    Domains,
-    counts::{NAMES, RuleCounts},
-};
-use crate::decide::limits::Limit;
+use super::counts::{NAMES, RuleCounts};
+use crate::{decide::limits::Limit, envoy::Domains};
 
 /// The rules for descriptors. Replaced together with the limits.
 #[derive(Debug, Default)]

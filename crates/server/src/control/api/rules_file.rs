@@ -9,16 +9,16 @@ use serde_json::json;
 use similar::TextDiff;
 use tokio::task::spawn_blocking;
 
-use super::{
-    admin, answer,
-    app::App,
-    body::rules_body,
-    permit::Caller,
-    problem::{Answered, Problem, mistake},
-    query,
-    table::Endpoint,
-};
+use super::reload;
 use crate::{
+    control::ControlPlane,
+    edges::http::{
+        Endpoint, answer,
+        body::rules_body,
+        permit::Caller,
+        problem::{Answered, Problem, mistake},
+        query,
+    },
     observe::audit::Action,
     rules::{
         RulesError,
@@ -33,43 +33,47 @@ const MAX_DIFF: usize = 512 * 1024;
 /// A difference that takes longer to find is shown coarsely.
 const DIFF_TIME: std::time::Duration = std::time::Duration::from_millis(200);
 
-pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, request: Request<Incoming>) -> Answered {
+pub(super) async fn answer(
+    control: &ControlPlane,
+    caller: &Caller<'_>,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+) -> Answered {
     caller.permit_all("see all limits, which the rules file has")?;
-    let app = caller.app;
     match endpoint {
         Endpoint::RulesCheck => {
-            let (text, _permit) = rules_body(&app.rules_thread.readers, request).await?;
-            check(app, text).await
+            let (text, _permit) = rules_body(&control.rules_thread.readers, request).await?;
+            check(control, text).await
         }
         Endpoint::RulesSave => {
             let [version] = query::fields(request.uri(), ["version"])?;
             let version = query::needed(version.as_ref(), "version")?.to_owned();
             let who = caller.name().to_owned();
-            let (text, _permit) = rules_body(&app.rules_thread.readers, request).await?;
-            save(app, text, version, who).await
+            let (text, _permit) = rules_body(&control.rules_thread.readers, request).await?;
+            save(control, text, version, who).await
         }
-        _ => file(app).await,
+        _ => file(control).await,
     }
 }
 
-async fn file(app: &App) -> Answered {
-    let file = Arc::clone(&app.rules_file);
+async fn file(control: &ControlPlane) -> Answered {
+    let file = Arc::clone(&control.rules_file);
     let Text { text, version } =
         on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?;
-    let file = &app.rules_file;
+    let file = &control.rules_file;
     Ok(answer::json(&json!({
         "path": file.path().map(|path| path.display().to_string()),
         "text": text,
         "version": version,
         "writable": file.is_writable(),
-        "rejected": app.events.rejected(),
+        "rejected": control.events.rejected(),
     })))
 }
 
 /// The mistakes in a text, and its differences from the file.
-async fn check(app: &App, text: String) -> Answered {
-    let (file, keeping) = (Arc::clone(&app.rules_file), app.service.keeping());
-    let checked = parsing(app, move || {
+async fn check(control: &ControlPlane, text: String) -> Answered {
+    let (file, keeping) = (Arc::clone(&control.rules_file), control.app.service.keeping());
+    let checked = parsing(control, move || {
         let before = file.read()?;
         let checked = file.check(&text, keeping)?;
         Ok((checked, difference(&before.text, &text), before.version))
@@ -95,10 +99,11 @@ fn difference(before: &str, after: &str) -> String {
 }
 
 /// Writes the text into the file, and loads it.
-async fn save(app: &App, text: String, version: String, who: String) -> Answered {
-    let (file, keeping, now) = (Arc::clone(&app.rules_file), app.service.keeping(), app.service.now());
+async fn save(control: &ControlPlane, text: String, version: String, who: String) -> Answered {
+    let (file, keeping, now) =
+        (Arc::clone(&control.rules_file), control.app.service.keeping(), control.app.service.now());
     let name = who.clone();
-    let saved = parsing(app, move || file.save(&text, &version, keeping, (&name, now))).await?;
+    let saved = parsing(control, move || file.save(&text, &version, keeping, (&name, now))).await?;
     let previous = saved.map_err(|error| {
         let status = match &error {
             SaveError::NotWritable => StatusCode::FORBIDDEN,
@@ -111,18 +116,18 @@ async fn save(app: &App, text: String, version: String, who: String) -> Answered
     let previous = previous.display().to_string();
     // Reload now instead of at the next poll, so that the response has the result.
     // The value is where the old rules are now.
-    admin::reload(app, Action::new(&who, "save").with(&previous)).await?;
-    let file = Arc::clone(&app.rules_file);
+    reload(control, Action::new(&who, "save").with(&previous)).await?;
+    let file = Arc::clone(&control.rules_file);
     let version = on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?.version;
     Ok(answer::json(&json!({"saved": true, "previous": previous, "version": version})))
 }
 
 /// Does what needs a tree of rules.
 pub(super) async fn parsing<T: Send + 'static>(
-    app: &App,
+    control: &ControlPlane,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
-    app.rules_thread.run(work).await.ok_or_else(failed)
+    control.rules_thread.run(work).await.ok_or_else(failed)
 }
 
 /// A file system may hang: not on a thread that serves.

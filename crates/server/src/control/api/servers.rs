@@ -3,14 +3,14 @@
 use axum::http::StatusCode;
 use serde_json::json;
 
-use super::{
+use crate::edges::http::{
     answer,
-    app::App,
+    permit::Caller,
     problem::{Answered, Problem},
 };
 
-pub(super) async fn answer(app: &App) -> Answered {
-    let Some(shared) = app.service.store() else {
+pub(super) async fn answer(caller: &Caller<'_>) -> Answered {
+    let Some(shared) = caller.app.service.store() else {
         let detail = "this server shares its limits with no other; start it with --store";
         return Err(Problem::new(StatusCode::CONFLICT, "No store", detail));
     };

@@ -10,22 +10,21 @@ use futures_util::stream;
 use tidegate_core::Nanos;
 use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 
-use super::{
-    answer::text,
-    permit::Caller,
-    problem::{Answered, Problem},
-    query,
-};
 use crate::{
-    decide::{
-        service::{Refusal, resolve},
-        throttle::THROTTLE,
+    control::ControlPlane,
+    decide::service::{Refusal, resolve},
+    edges::http::{
+        answer::text,
+        permit::Caller,
+        problem::{Answered, Problem},
+        query,
     },
     observe::trace::Recording,
+    rules::THROTTLE,
 };
 
 /// The trace as lines, with a part of the memory for one reader at a time.
-pub(super) async fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
+pub(super) async fn answer(control: &ControlPlane, caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [limit, seconds, names] = query::fields(uri, ["limit", "seconds", "names"])?;
     let has_names = match names.as_deref() {
         None | Some("true") => true,
@@ -39,7 +38,7 @@ pub(super) async fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
     }
     let limit = limit.map(Cow::into_owned);
     let span = (seconds > 0).then(|| Nanos::from_secs(seconds as u64));
-    let (mut recording, permit) = taken(caller, limit, span).await?;
+    let (mut recording, permit) = taken(control, caller, limit, span).await?;
     if !has_names {
         recording.names.clear();
     }
@@ -53,12 +52,13 @@ pub(super) async fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
 
 /// A copy of the trace, of the limits that concern the client (or of one of them), and the place of the only one who may have it.
 pub(super) async fn taken(
+    control: &ControlPlane,
     caller: &Caller<'_>,
     limit: Option<String>,
     span: Option<Nanos>,
 ) -> Result<(Recording, OwnedSemaphorePermit), Problem> {
     let Caller { app, rights } = caller.clone();
-    let Ok(permit) = Arc::clone(&app.trace_readers).try_acquire_owned() else {
+    let Ok(permit) = Arc::clone(&control.trace_readers).try_acquire_owned() else {
         let detail = "another client reads the trace, which doubles its memory: try again in a moment";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Trace being read", detail));
     };

@@ -7,18 +7,19 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{
-    answer,
-    app::App,
-    ask,
-    body::body,
-    permit::{Caller, shown},
-    problem::{Answered, Problem},
-    query,
-    rules_file::parsing,
-};
+use super::rules_file::parsing;
 use crate::{
-    control::flow::{AppSummary, PushError, Report, ReportError, ResourceSummary},
+    control::{
+        ControlPlane,
+        flow::{AppSummary, PushError, Report, ReportError, ResourceSummary},
+    },
+    edges::http::{
+        answer, ask,
+        body::body,
+        permit::{Caller, shown},
+        problem::{Answered, Problem},
+        query,
+    },
     observe::audit::Action,
 };
 
@@ -42,12 +43,16 @@ fn permit(caller: &Caller<'_>, app: &str) -> Result<(), Problem> {
 }
 
 /// Takes a report, and answers with rules that the program does not have yet.
-pub(super) async fn report(caller: &Caller<'_>, request: Request<Incoming>) -> Answered {
-    let app = caller.app;
+pub(super) async fn report(
+    control: &ControlPlane,
+    caller: &Caller<'_>,
+    request: Request<Incoming>,
+) -> Answered {
     let report = ask::read::<Report>(&body(request).await?)?;
     permit(caller, &report.app)?;
-    let rules = app.flow.pushed.newer(&report.app, report.version.as_deref());
-    let wants_own = app.flow.reports.take(report, app.service.now()).map_err(|error| match error {
+    let flow = &control.flow;
+    let rules = flow.pushed.newer(&report.app, report.version.as_deref());
+    let wants_own = flow.reports.take(report, control.app.service.now()).map_err(|error| match error {
         ReportError::Name(_) => Problem::at("#", error.to_string()),
         ReportError::TooMany => {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many instances", error.to_string())
@@ -57,17 +62,21 @@ pub(super) async fn report(caller: &Caller<'_>, request: Request<Incoming>) -> A
 }
 
 /// Gives an application rules.
-pub(super) async fn push(caller: &Caller<'_>, request: Request<Incoming>) -> Answered {
-    let app = caller.app;
+pub(super) async fn push(
+    control: &ControlPlane,
+    caller: &Caller<'_>,
+    request: Request<Incoming>,
+) -> Answered {
+    let service = &control.app.service;
     let push = ask::read::<Push>(&body(request).await?)?;
     permit(caller, &push.app)?;
-    let (flow, name) = (Arc::clone(&app.flow), push.app.clone());
+    let (flow, name) = (Arc::clone(&control.flow), push.app.clone());
     // Not on a thread that serves: it writes a file.
     let pushed =
-        parsing(app, move || flow.pushed.push(&push.app, &push.rules, push.version.as_deref())).await?;
+        parsing(control, move || flow.pushed.push(&push.app, &push.rules, push.version.as_deref())).await?;
     match pushed {
         Ok(version) => {
-            app.service.audit.record(app.service.now(), Action::new(caller.name(), "push").with(&name));
+            service.audit.record(service.now(), Action::new(caller.name(), "push").with(&name));
             Ok(answer::json(&json!({"pushed": true, "version": version})))
         }
         Err(error) => Err(match error {
@@ -86,16 +95,16 @@ pub(super) async fn push(caller: &Caller<'_>, request: Request<Incoming>) -> Ans
 }
 
 /// The reported applications, instances and resources.
-pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
-    let app = caller.app;
+pub(super) fn answer(control: &ControlPlane, caller: &Caller<'_>, uri: &Uri) -> Answered {
+    let (flow, now) = (&control.flow, control.app.service.now());
     let [name] = query::texts(uri, ["app"]).map_err(|why| Problem::at("#", why.to_string()))?;
-    let mut apps = app.flow.summary(name.as_deref(), app.service.now());
+    let mut apps = flow.summary(name.as_deref(), now);
     apps.retain(|summary| caller.concerns(&summary.app));
-    let apps: Vec<Value> = apps.iter().map(|summary| of_app(app, summary)).collect();
+    let apps: Vec<Value> = apps.iter().map(|summary| of_app(control, summary)).collect();
     Ok(answer::json(&json!({"apps": apps})))
 }
 
-fn of_app(app: &App, summary: &AppSummary) -> Value {
+fn of_app(control: &ControlPlane, summary: &AppSummary) -> Value {
     let instances = summary.instances.iter().map(|instance| {
         json!({
             "instance": instance.name,
@@ -111,7 +120,7 @@ fn of_app(app: &App, summary: &AppSummary) -> Value {
         "app": summary.app,
         "instances": instances.collect::<Vec<_>>(),
         "resources": summary.resources.iter().map(|(name, told)| of_resource(name, told)).collect::<Vec<_>>(),
-        "rules": app.flow.pushed.get(&summary.app),
+        "rules": control.flow.pushed.get(&summary.app),
     })
 }
 

@@ -1,4 +1,18 @@
-//! The actions of the control plane: metrics, rules, and the operators' changes at run time.
+//! The paths of operators and their tools: metrics, rules, and the operators' changes at run time.
+//!
+//! `top` serves the heavy keys, `history` the decisions over time, `overview` the state of all limits, `orders` what operators ordered
+//! about keys, `trace` the requests of traced keys, `what_if` what other rules would have decided on them, `rules_file` the rules file,
+//! `flow` the programs that report, and `servers` the servers of the store.
+
+mod flow;
+mod history;
+mod orders;
+mod overview;
+mod rules_file;
+mod servers;
+mod top;
+mod trace;
+mod what_if;
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -6,44 +20,71 @@ use std::{
 };
 
 use axum::http::{Request, StatusCode, header::ACCEPT};
+use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 use tidegate_core::Nanos;
 use tidegate_redis::OrderKind;
 use tokio::sync::oneshot;
 
-use super::{
-    answer::{self, text},
-    app::App,
-    ask,
-    body::body,
-    orders,
-    permit::Caller,
-    problem::{Answered, Problem},
-    table::Endpoint,
-};
+use super::{ControlPlane, reload::Reloaded};
 use crate::{
     decide::{
         limits::Limit,
         refusal::MOST_OVERRIDES,
         service::{Operation, Operator},
     },
+    edges::http::{
+        ControlPaths, Endpoint,
+        answer::{self, text},
+        ask,
+        body::body,
+        permit::Caller,
+        problem::{Answered, Problem},
+    },
     observe::{audit::Action, metrics::in_format},
     rules::LimitSpec,
-    serve::reload::Reloaded,
 };
 
 /// How long a request to reload the rules waits for the result, because a file system may hang.
 const RELOAD_TIME: Duration = Duration::from_secs(30);
 
-pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, request: Request<Incoming>) -> Answered {
-    let app = caller.app;
+impl ControlPaths for ControlPlane {
+    fn answer<'c>(
+        &'c self,
+        caller: &'c Caller<'c>,
+        endpoint: Endpoint,
+        request: Request<Incoming>,
+    ) -> BoxFuture<'c, Answered> {
+        Box::pin(answer(self, caller, endpoint, request))
+    }
+}
+
+async fn answer(
+    control: &ControlPlane,
+    caller: &Caller<'_>,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+) -> Answered {
     match endpoint {
+        Endpoint::Top => top::answer(caller, request.uri()),
+        Endpoint::Denied => top::denied(caller, request.uri()),
+        Endpoint::History => history::answer(caller, request.uri()),
+        Endpoint::Flow => flow::answer(control, caller, request.uri()),
+        Endpoint::FlowReport => flow::report(control, caller, request).await,
+        Endpoint::FlowRules => flow::push(control, caller, request).await,
+        Endpoint::Servers => servers::answer(caller).await,
+        Endpoint::Limits => overview::answer(caller, request.uri()),
+        Endpoint::Trace => trace::answer(control, caller, request.uri()).await,
+        Endpoint::RulesFile | Endpoint::RulesCheck | Endpoint::RulesSave => {
+            rules_file::answer(control, caller, endpoint, request).await
+        }
+        Endpoint::WhatIf => what_if::answer(control, caller, request).await,
         Endpoint::Metrics => {
             let metrics = if caller.concerns_all() {
-                app.metrics.encode()
+                control.metrics.encode()
             } else {
-                app.metrics.encode_covered(|limit| caller.concerns(limit))
+                control.metrics.encode_covered(|limit| caller.concerns(limit))
             };
             let accept = request.headers().get(ACCEPT).and_then(|types| types.to_str().ok());
             let (metrics, kind) = in_format(accept, metrics);
@@ -77,7 +118,8 @@ pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, request: Reques
         Endpoint::Reset => {
             let named = ask::read::<ask::Named>(&body(request).await?)?;
             caller.permit(&named.limit)?;
-            let (its, asked, who) = (Arc::clone(&app.service), named.clone(), caller.name().to_owned());
+            let (its, asked, who) =
+                (Arc::clone(&caller.app.service), named.clone(), caller.name().to_owned());
             // A limit may hold many keys, so the reset must not block a serving thread.
             let done = tokio::task::spawn_blocking(move || {
                 let key = asked.key.as_deref().map(str::as_bytes);
@@ -92,11 +134,11 @@ pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, request: Reques
             }
             Ok(answer::json(&json!({"reset": true})))
         }
-        Endpoint::Rules => Ok(answer::json(&rules(caller))),
+        Endpoint::Rules => Ok(answer::json(&rules(control, caller))),
         Endpoint::Blocks | Endpoint::Overrides => orders::answer(caller, endpoint, request.uri()),
         Endpoint::Explain => orders::explain(caller, request.uri()).await,
         Endpoint::Audit => {
-            let actions = app.service.audit.recent();
+            let actions = caller.app.service.audit.recent();
             let seen = actions.iter().filter(|action| match &action.limit {
                 None => caller.concerns_all(),
                 Some(limit) => caller.concerns(limit),
@@ -105,7 +147,7 @@ pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, request: Reques
         }
         Endpoint::Reload => {
             caller.permit_all("change all limits, which a reload does")?;
-            reload(app, Action::new(caller.name(), "reload")).await
+            reload(control, Action::new(caller.name(), "reload")).await
         }
         // The table of routes leads nothing else here.
         _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane")),
@@ -121,15 +163,16 @@ async fn operate(caller: &Caller<'_>, named: &ask::Named, operation: &Operation)
 }
 
 /// Reloads the rules, waits for the result, and records this action if they are in force.
-pub(super) async fn reload(app: &App, action: Action) -> Answered {
+async fn reload(control: &ControlPlane, action: Action) -> Answered {
     let (asked, answer) = oneshot::channel();
     let reloaded = async {
-        app.reload.send(Some(asked)).await.ok()?;
+        control.reload.send(Some(asked)).await.ok()?;
         answer.await.ok()
     };
     match tokio::time::timeout(RELOAD_TIME, reloaded).await.ok().flatten() {
         Some(Reloaded::Loaded { limits }) => {
-            app.service.audit.record(app.service.now(), action);
+            let service = &control.app.service;
+            service.audit.record(service.now(), action);
             Ok(answer::json(&json!({"reloaded": true, "limits": limits})))
         }
         Some(Reloaded::Rejected { problems }) => {
@@ -148,9 +191,9 @@ pub(super) async fn reload(app: &App, action: Action) -> Answered {
 }
 
 /// The rules in force that the client's rights cover, as a rules file has them.
-fn rules(caller: &Caller<'_>) -> Value {
+fn rules(control: &ControlPlane, caller: &Caller<'_>) -> Value {
     let limits = caller.app.service.limits();
-    let loaded_at = caller.app.events.rules_loaded_at.load(Ordering::Relaxed) / 1_000_000_000;
+    let loaded_at = control.events.rules_loaded_at.load(Ordering::Relaxed) / 1_000_000_000;
     let seen = limits.limits().iter().filter(|limit| caller.permit(&limit.spec().name).is_ok());
     let limits: Vec<Value> = seen.map(|limit| rule(limit)).collect();
     json!({"loaded_at": loaded_at, "limits": limits})

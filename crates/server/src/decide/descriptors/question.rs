@@ -4,8 +4,11 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::{Entry, Override, Unit};
-use crate::decide::refusal::Refusal;
+use super::Override;
+use crate::{
+    decide::refusal::Refusal,
+    envoy::{Entry, Unit},
+};
 
 /// One request for a decision.
 #[derive(Clone, Debug)]

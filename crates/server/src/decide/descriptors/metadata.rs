@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json, map::Entry};
 
-use super::{Descriptor, DescriptorService, Place, Question, Status};
-use crate::envoy::{Override, tree::Rule};
+use super::{Descriptor, DescriptorService, Override, Place, Question, Status};
+use crate::envoy::Rule;
 
 /// The quotas of one backend and model, or of one list of entries, are used up together.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]

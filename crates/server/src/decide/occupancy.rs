@@ -4,10 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use tidegate_limiter::Stats;
 
-use crate::{
-    decide::{service::Service, throttle::THROTTLE},
-    observe::once_a_minute::OnceAMinute,
-};
+use crate::{decide::service::Service, observe::once_a_minute::OnceAMinute, rules::THROTTLE};
 
 /// How often the tables are checked.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);

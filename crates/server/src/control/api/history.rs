@@ -3,15 +3,14 @@
 use axum::http::Uri;
 use serde_json::{Value, json};
 
-use super::{
-    answer,
-    app::App,
-    permit::Caller,
-    problem::{Answered, Problem},
-    query,
-};
 use crate::{
     decide::service::{Refusal, resolve},
+    edges::http::{
+        App, answer,
+        permit::Caller,
+        problem::{Answered, Problem},
+        query,
+    },
     observe::history::{OUTCOMES, Size, Step, latency_bounds},
 };
 

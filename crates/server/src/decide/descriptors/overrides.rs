@@ -6,9 +6,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rapidhash::RapidHashMap;
 use tidegate_core::{AlgorithmSpec, Nanos};
 
-use super::{Entry, Unanswered, Unit, names};
+use super::Unanswered;
 use crate::{
     decide::limits::{Limit, Limits},
+    envoy::{Entry, Unit, names},
     rules::{LimitSpec, PolicySpec},
 };
 

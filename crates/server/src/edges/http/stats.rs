@@ -11,10 +11,10 @@ use std::{
 
 use tidegate_core::Nanos;
 
-use super::{Kind, Labels, Sink, Source, read};
-use crate::{
-    edges::http::{ROUTES, Route},
-    observe::latency::{self, Latency},
+use super::table::{ROUTES, Route};
+use crate::observe::{
+    latency::{self, Latency},
+    metrics::{Kind, Labels, Sink, Source, read},
 };
 
 /// The requests of both HTTP listeners. Relaxed throughout: a scrape needs no exact moment.

@@ -2,13 +2,12 @@
 
 use tidegate_core::Nanos;
 
-use super::{Act, DescriptorService, Found, Place, Unanswered, drop_replaced, limited_mut, undecided};
-use crate::{
-    decide::{
-        reservations::{Id, ReservationError},
-        service::{Ask, InForce, Refusal},
-    },
-    envoy::{Answer, Question},
+use super::{
+    Act, Answer, DescriptorService, Found, Place, Question, Unanswered, drop_replaced, limited_mut, undecided,
+};
+use crate::decide::{
+    reservations::{Id, ReservationError},
+    service::{Ask, InForce, Refusal},
 };
 
 impl DescriptorService {

@@ -4,9 +4,9 @@ use std::fmt;
 
 use tidegate_redis::{Health, Store, StoreError};
 
-use super::{Kind, Sink};
+use crate::observe::metrics::{Kind, Sink};
 
-pub(super) fn tell(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
+pub(in crate::decide) fn tell(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
     let stats = store.stats();
     sink.gauge("shared_store_up", "Whether the shared store is up", u64::from(store.health() == Health::Up))?;
     let help = "Processes that share the store, at the last count";

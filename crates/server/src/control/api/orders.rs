@@ -6,13 +6,15 @@ use serde_json::{Value, json};
 use tidegate_core::{DenialReason, Nanos};
 use tidegate_redis::OrderKind;
 
-use super::{answer, app::App, permit::Caller, problem::Answered, query, table::Endpoint};
-use crate::decide::{
-    limits::{Limit, RuntimeOverride},
-    refusal::MOST_OVERRIDES,
-    service::{Act, Ask, reset_after},
+use crate::{
+    decide::{
+        limits::{Limit, RuntimeOverride},
+        refusal::MOST_OVERRIDES,
+        service::{Act, Ask, reset_after},
+    },
+    edges::http::{App, Endpoint, answer, permit::Caller, problem::Answered, query},
+    observe::trace::Event,
 };
-use crate::observe::trace::Event;
 
 /// How many requests of a key are shown.
 const RECENT: usize = 20;

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::{Kind, Sink};
-use crate::envoy::{counts::NAMES, descriptors::Descriptors};
+use super::{Descriptors, counts::NAMES};
+use crate::observe::metrics::{Kind, Sink};
 
-pub(super) fn tell(sink: &mut dyn Sink, descriptors: &Descriptors) -> fmt::Result {
+pub(in crate::decide) fn tell(sink: &mut dyn Sink, descriptors: &Descriptors) -> fmt::Result {
     let read: Vec<_> = descriptors.counted().collect();
     for (at, (name, help)) in NAMES.iter().enumerate() {
         let values = read

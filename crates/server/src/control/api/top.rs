@@ -6,8 +6,11 @@ use std::borrow::Cow;
 use axum::http::Uri;
 use serde_json::{Value, json};
 
-use super::{answer, permit::Caller, problem::Answered, query};
-use crate::{decide::service::DeniedKey, observe::heavy::TopKey};
+use crate::{
+    decide::service::DeniedKey,
+    edges::http::{answer, permit::Caller, problem::Answered, query},
+    observe::heavy::TopKey,
+};
 
 /// The default number of keys.
 const USUAL: usize = 10;

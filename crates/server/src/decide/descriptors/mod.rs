@@ -1,8 +1,24 @@
 //! Decides on a request's descriptors through the server's one decision path.
+//!
+//! ```text
+//! request ─ Question ─► Domains::find ─► the limit and the key of each descriptor ─ Limit::decide ─► Answer
+//! ```
+//!
+//! `in_force` has the configuration in use with its limits and counters, `overrides` the limits that requests bring, `reserve` the calls
+//! of Kuadrant's service.
 
+pub(crate) mod counts;
+mod found;
+pub(crate) mod in_force;
 mod metadata;
+pub(super) mod metrics;
+mod overrides;
+mod question;
+#[cfg(feature = "grpc")]
+mod reference;
 #[cfg(feature = "grpc")]
 mod reserve;
+mod settings;
 
 use std::{
     borrow::Cow,
@@ -12,89 +28,31 @@ use std::{
     },
 };
 
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::HeaderValue;
 use futures_util::future::join_all;
 use serde_json::{Map, Value};
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::Nanos;
 use tidegate_tower::{Vendor, headers};
 
+pub(crate) use self::in_force::Descriptors;
+#[cfg(feature = "grpc")]
+pub(crate) use self::reference::Reference;
+use self::{
+    found::{Found, Place, limited, limited_mut, undecided},
+    overrides::Overrides,
+};
+pub use self::{
+    overrides::Override,
+    question::{Answer, Current, Descriptor, Question, Status, Unanswered},
+    settings::{AnswerFields, Consume, Modes},
+};
 use crate::{
     decide::{
         limits::Limit,
-        service::{Act, InForce, Part, Refusal, SOFT_EXCEEDED, Service, reset_after},
+        service::{Act, InForce, Part, Refusal, SOFT_EXCEEDED, Service},
     },
-    envoy::{
-        Answer, Current, Descriptor, Match, Question, Status, Unanswered, Unit,
-        counts::Fate,
-        descriptors::Descriptors,
-        overrides::{self, Overrides},
-        tree::Charge,
-    },
+    envoy::Charge,
 };
-
-/// How a denied request is charged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Consume {
-    /// Every limit of a request is charged, also if another one denies, as in envoyproxy/ratelimit: a limit is over if more is in
-    /// use after the request than it allows. A limit with another algorithm than a fixed window is charged if it admits the
-    /// request.
-    #[default]
-    Each,
-    /// Nothing: all limits of a request are one decision.
-    AllOrNone,
-}
-
-/// The header fields of an answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum AnswerFields {
-    /// None.
-    #[default]
-    None,
-    /// `RateLimit` and `RateLimit-Policy`, with each limit.
-    RateLimit,
-    /// Fields with these names for the limit, what remains and the seconds until the end of the unit, of the descriptor that denies or has the
-    /// least remaining, as in envoyproxy/ratelimit.
-    Named([HeaderName; 3]),
-}
-
-impl AnswerFields {
-    /// Fields with these names; `None` unless they are three valid ones.
-    pub fn named<'n>(names: impl Iterator<Item = &'n str>) -> Option<Self> {
-        let names: Option<Vec<HeaderName>> = names.map(|name| name.trim().parse().ok()).collect();
-        Some(Self::Named(names?.try_into().ok()?))
-    }
-}
-
-/// The settings of envoyproxy/ratelimit that concern all rules.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a setting there")]
-pub struct Modes {
-    /// Several files, or resources of control planes, may have descriptors of one domain.
-    pub merge_domains: bool,
-    /// Admitted hits beyond this part of a limit count as near it, 0 to 1.
-    pub near_limit: f32,
-    /// All requests are admitted. The descriptors' own statuses say what is over its limit.
-    pub shadow: bool,
-    /// Every rule is in quota mode.
-    pub quota: bool,
-    /// The metadata of an answer describes the request, with the rules' own below `metadata`.
-    pub metadata: bool,
-    /// The metadata of an answer says neither which limit denies nor why, as there.
-    pub without_reasons: bool,
-}
-
-impl Default for Modes {
-    fn default() -> Self {
-        Self {
-            merge_domains: false,
-            near_limit: 0.8,
-            shadow: false,
-            quota: false,
-            metadata: false,
-            without_reasons: false,
-        }
-    }
-}
 
 /// Decides on requests with descriptors.
 pub struct DescriptorService {
@@ -107,61 +65,6 @@ pub struct DescriptorService {
     overrides: Overrides,
     /// The requests that were admitted only because all are.
     pub(crate) shadowed: AtomicU64,
-}
-
-/// The limit for a descriptor.
-struct Found {
-    /// The rule's number; `None` for an override in the request.
-    rule: Option<usize>,
-    limit: Arc<Limit>,
-    key: Vec<u8>,
-    cost: u64,
-    act: Act,
-    /// Whether it counts requests that are denied, too.
-    charge: Charge,
-    /// Whether its rule, or all rules, are in quota mode.
-    quota: bool,
-    requests_per_unit: u64,
-    unit: Unit,
-    /// The limit's decision.
-    decision: Option<Decision>,
-}
-
-/// The limit that a descriptor matches.
-enum Place {
-    /// No rule, or one that another rule replaces.
-    Nowhere,
-    /// A rule without a limit.
-    Unlimited(usize),
-    Limited(Found),
-    /// It cannot be decided. The other descriptors are decided all the same.
-    Undecided(Unanswered),
-}
-
-impl Place {
-    /// The number of the rule that a descriptor matches.
-    fn rule(&self) -> Option<usize> {
-        match self {
-            Self::Nowhere | Self::Undecided(_) => None,
-            Self::Unlimited(rule) => Some(*rule),
-            Self::Limited(found) => found.rule,
-        }
-    }
-}
-
-/// The limits of a request's descriptors.
-fn limited(places: &[Place]) -> impl Iterator<Item = &Found> {
-    places.iter().filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
-}
-
-/// The same, to be decided.
-fn limited_mut(places: &mut [Place]) -> impl Iterator<Item = &mut Found> {
-    places.iter_mut().filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
-}
-
-/// Why one of the descriptors cannot be decided.
-fn undecided(places: &[Place]) -> Option<&Unanswered> {
-    places.iter().find_map(|place| if let Place::Undecided(why) = place { Some(why) } else { None })
 }
 
 impl DescriptorService {
@@ -408,117 +311,6 @@ impl DescriptorService {
         }
         Answer { is_over, statuses, metadata, headers }
     }
-}
-
-impl Found {
-    fn part(&self) -> Part<'_> {
-        Part::new(Arc::clone(&self.limit), &self.key, self.cost)
-    }
-
-    /// Charges the limit, or takes from it if it admits.
-    async fn take(&mut self, now: Nanos) -> Result<(), Refusal> {
-        let act = if self.charge == Charge::Always { Act::TakeAnyway } else { Act::Take };
-        self.decision = Some(self.limit.decide(act, &self.key, self.cost, now).await?);
-        Ok(())
-    }
-
-    /// Whether this limit denied and its rule may deny.
-    fn denies(&self) -> bool {
-        matches!(self.act, Act::Take | Act::Peek) && !self.limit.spec().shadow && self.is_denied()
-    }
-
-    fn is_denied(&self) -> bool {
-        self.decision.is_some_and(|decision| decision.is_denied())
-    }
-
-    /// Whether it is in quota mode.
-    fn is_quota(&self) -> bool {
-        self.quota && !self.limit.spec().shadow
-    }
-
-    /// The remaining units. A limit that would have admitted a request that another denied was not charged.
-    fn remaining(&self, is_uncharged: bool, decision: &Decision) -> u64 {
-        if decision.is_denied() {
-            return if self.act == Act::Take { 0 } else { decision.remaining() };
-        }
-        let uncharged = if is_uncharged && self.act == Act::Take && self.charge == Charge::Admitted {
-            self.cost
-        } else {
-            0
-        };
-        (decision.remaining() + uncharged).min(decision.limit())
-    }
-
-    fn status(&self, descriptors: &Descriptors, is_uncharged: bool, now: Nanos) -> Status {
-        let name = self.rule.map(|rule| descriptors.domains.rules()[rule].name.clone());
-        let limit = Current {
-            name: name.unwrap_or_default(),
-            requests_per_unit: self.requests_per_unit,
-            unit: self.unit,
-        };
-        let Some(decision) = &self.decision else { return Status::default() };
-        let wait = decision.retry_after().or_else(|| reset_after(decision)).filter(|wait| !wait.is_zero());
-        let wait = wait.unwrap_or_else(|| {
-            let unit = u64::try_from(self.unit.span().as_nanos()).unwrap_or(u64::MAX);
-            std::time::Duration::from_nanos(unit - now.get() % unit)
-        });
-        Status {
-            is_over: self.denies(),
-            limit: Some(limit),
-            remaining: u32::try_from(self.remaining(is_uncharged, decision)).unwrap_or(u32::MAX),
-            reset_after: Some(headers::ceil_secs(wait)),
-        }
-    }
-
-    /// Counts for dashboards. A request that another limit denied is a hit, but counts neither as within this limit nor as over it.
-    fn count(
-        &self,
-        descriptors: &Descriptors,
-        question: &Question<'_>,
-        descriptor: &Descriptor<'_>,
-        is_uncharged: bool,
-        near_limit: f32,
-        now: Nanos,
-    ) {
-        let (Some(rule), Some(decision)) = (self.rule, &self.decision) else { return };
-        if !matches!(self.act, Act::Take | Act::Charge) {
-            return;
-        }
-        let found = Match { rule: &descriptors.domains.rules()[rule], index: rule };
-        let entries = descriptor.entries.iter().copied();
-        let detailed = if question.domain == found.rule.domain {
-            descriptors.domains.metric_path(found, entries)
-        } else {
-            None
-        };
-        let is_denied = decision.is_denied();
-        descriptors.counts[rule].add(
-            detailed,
-            Fate {
-                hits: self.cost,
-                decided: if is_uncharged && !is_denied { 0 } else { self.cost },
-                is_denied,
-                is_shadow: self.limit.spec().shadow,
-                is_blocked: is_denied
-                    && self.limit.store().is_some()
-                    && self.limit.block_of(&self.key, now).is_some(),
-                limit: decision.limit(),
-                near: part(decision.limit(), near_limit),
-                remaining: decision.remaining(),
-            },
-        );
-    }
-}
-
-/// A part of a limit, rounded down as envoyproxy/ratelimit does.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "it computes with the same type, and the part is from 0 to 1"
-)]
-fn part(limit: u64, part: f32) -> u64 {
-    (limit as f32 * part).floor() as u64
 }
 
 /// The descriptor that tells a client most: the last one that denies, or else the first of those with the least remaining.

@@ -12,8 +12,8 @@ use std::{
 
 use ureq::Agent;
 
-use super::agent;
-use crate::decide::thresholds::{Reached, WebhookStats};
+use super::{Reached, WebhookStats};
+use crate::observe::agent;
 
 /// The maximum number of events that wait.
 const WAITING: usize = 1_024;

@@ -2,10 +2,13 @@
 
 use axum::http::Uri;
 use serde_json::{Value, json};
-use tidegate_redis::Health;
 
-use super::{answer, app::App, permit::Caller, problem::Answered, query};
-use crate::{decide::limits::Limit, observe::history::Step, rules::LimitSpec};
+use crate::{
+    decide::{limits::Limit, service::health_name},
+    edges::http::{App, answer, permit::Caller, problem::Answered, query},
+    observe::history::Step,
+    rules::LimitSpec,
+};
 
 /// The number of seconds over which rates are averaged.
 const RATE_SECONDS: usize = 10;
@@ -81,14 +84,4 @@ fn limit_body(app: &App, limit: &Limit, recent: usize) -> Value {
 fn rate(numbers: &[u32]) -> f64 {
     let last = &numbers[numbers.len().saturating_sub(RATE_SECONDS)..];
     last.iter().map(|number| f64::from(*number)).sum::<f64>() / last.len().max(1) as f64
-}
-
-/// A store's health, as `/readyz` and the overview name it.
-pub(crate) fn health_name(health: Health) -> &'static str {
-    match health {
-        Health::Up => "up",
-        Health::Slow => "slow",
-        Health::Partly => "partly down",
-        Health::Down => "down",
-    }
 }

@@ -5,27 +5,34 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tokio::task::spawn_blocking;
 
-use super::{
-    answer,
-    body::rules_body,
-    permit::Caller,
-    problem::{Answered, Problem},
-    rules_file::parsing,
-    trace::taken,
+use super::{rules_file::parsing, trace::taken};
+use crate::{
+    control::ControlPlane,
+    edges::http::{
+        answer,
+        body::rules_body,
+        permit::Caller,
+        problem::{Answered, Problem},
+    },
+    observe::what_if::what_if,
+    rules,
 };
-use crate::{observe::what_if::what_if, rules};
 
 /// How many keys of each limit are listed.
 const KEYS: usize = 20;
 
 /// The body is rules as a file has them. All limits of them that concern the client are replayed.
-pub(super) async fn answer(caller: &Caller<'_>, request: Request<Incoming>) -> Answered {
+pub(super) async fn answer(
+    control: &ControlPlane,
+    caller: &Caller<'_>,
+    request: Request<Incoming>,
+) -> Answered {
     let Caller { app, rights } = caller.clone();
-    let (text, _permit) = rules_body(&app.rules_thread.readers, request).await?;
+    let (text, _permit) = rules_body(&control.rules_thread.readers, request).await?;
     let keeping = app.service.keeping();
-    let rules = parsing(app, move || rules::parse_for(&text, keeping)).await?;
+    let rules = parsing(control, move || rules::parse_for(&text, keeping)).await?;
     let rules = rules.map_err(|problems| Problem::bad_rules(&problems))?;
-    let (recording, permit) = taken(caller, None, None).await?;
+    let (recording, permit) = taken(control, caller, None, None).await?;
     let trace = app.service.trace().cloned();
     let told = spawn_blocking(move || {
         let concern = |name: &str| rights.as_ref().is_none_or(|rights| rights.concern(name.as_bytes()));

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use tonic::Code;
 
-use super::{Events, GrpcStats, Kind, Labels, Sink, Source, read};
-use crate::envoy::{counts::NAMES, decide::DescriptorService};
+use super::{DescriptorService, counts::NAMES};
+use crate::observe::metrics::{Events, GrpcStats, Kind, Labels, Sink, Source, read};
 
 /// Rules with longer names are left out, so that each line fits into a datagram.
 const MAX_NAME: usize = 1_024;

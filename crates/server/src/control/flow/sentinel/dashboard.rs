@@ -15,8 +15,8 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
 
+use super::{Heartbeat, HeartbeatError, Programs};
 use crate::{
-    control::flow::{Heartbeat, HeartbeatError, Programs},
     decide::service::Service,
     listen::{
         access::{Door, Role, Shown},
