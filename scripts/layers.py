@@ -3,7 +3,7 @@
 
 usage: scripts/layers.py
 
-A module of the crate's root that is in no layer (errors, counters and deadlines) may be imported from everywhere, and imports none of the
+A module of the crate's root that is in no layer (errors, counters, deadlines, threads) may be imported from everywhere, and imports none of the
 layers.
 """
 import re
@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The modules of each crate's root, from the top layer to the bottom one.
 LAYERS = {
     "server": [["serve"], ["control"], ["edges"], ["decide"], ["envoy"], ["listen"], ["observe"], ["rules"]],
+    "flow": [["report", "sentinel"], ["metric_log", "sources"], ["call"], ["rules"], ["machine", "stats"]],
     "redis": [
         ["ad_hoc", "limit", "orders", "rules", "store"],
         ["batch"],

@@ -34,58 +34,36 @@
 //! - An entry checks only the rules of its resource. Rules of other resources cost it nothing.
 //! - Gates share no state with each other.
 
-mod admit;
-#[cfg(any(feature = "http-source", feature = "report"))]
-mod agent;
-mod arg;
 mod background;
-mod blocked;
-mod borrowed;
-mod bounds;
-mod breaker;
-#[doc(hidden)]
-pub mod cgroup;
-mod compile;
-mod compiled;
-mod enter;
-mod entry;
-mod failure;
-mod gate;
-mod gate_state;
-mod guard;
-mod leave;
+mod call;
 mod machine;
 pub mod metric_log;
-mod named_nodes;
-mod node;
-mod pass;
 #[cfg(feature = "report")]
 pub mod report;
-mod resource;
 pub mod rules;
-mod sample;
 #[cfg(all(feature = "sentinel", not(loom)))]
 pub mod sentinel;
-mod signals;
 pub mod sources;
-mod state;
+mod stats;
 mod sync;
-mod table;
-mod timer;
-mod value_table;
 
-pub use arg::{Arg, Float, ToArg};
-pub use blocked::{BlockKind, BlockReason, Blocked};
-pub use breaker::{Breaker, CallError};
-pub use entry::Entry;
-pub use gate::{Gate, GateBuilder};
-pub use guard::{Guard, OwnedGuard};
-pub use machine::{Machine, MachineWatch};
-pub use node::Node;
-pub use resource::Resource;
-pub use rules::BreakerState;
-pub use sample::Sample;
-pub use table::OVERFLOW;
+pub use call::{
+    breaker::{Breaker, CallError},
+    entry::Entry,
+    gate::{Gate, GateBuilder},
+    guard::{Guard, OwnedGuard},
+    resource::Resource,
+    table::OVERFLOW,
+};
+#[doc(hidden)]
+pub use machine::cgroup;
+pub use machine::{Machine, MachineWatch, sample::Sample};
+pub use rules::{
+    BreakerState,
+    arg::{Arg, Float, ToArg},
+    blocked::{BlockKind, BlockReason, Blocked},
+};
+pub use stats::node::Node;
 pub use tidegate_core::Clock;
 pub use tidegate_core::clock::{ManualTimer, SystemClock, Timer};
 pub use tidegate_core::stats::{Counts, Event, Layout, LayoutError, Slot};

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use tidegate_core::Nanos;
 
 use super::{LoadError, RuleSet, Rules};
-use crate::node::Node;
+use crate::stats::node::Node;
 
 /// The rules of a gate, in versions.
 pub(crate) struct Loaded {

@@ -1,7 +1,9 @@
 //! The rules. Each kind has its own file, which also contains its state at run time.
 
 pub(crate) mod adaptive;
+pub(crate) mod arg;
 pub(crate) mod authority;
+pub(crate) mod blocked;
 pub(crate) mod breaker;
 pub(crate) mod flow;
 pub(crate) mod hot_param;

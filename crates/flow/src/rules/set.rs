@@ -9,7 +9,7 @@ use super::{
     AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, InvalidRule, IsolationRule, Relation,
     SystemRule, Target, Threshold,
 };
-use crate::{blocked::BlockKind, node::Node};
+use crate::{rules::blocked::BlockKind, stats::node::Node};
 
 /// The rules of a gate, by kind.
 ///

@@ -8,7 +8,10 @@ use tidegate_core::{
     stats::{Event, Layout, Trailing, View},
 };
 
-use crate::{borrowed::Usage, bounds::Bounds, node::Node, sample::SystemSample};
+use crate::{
+    machine::sample::SystemSample,
+    stats::{borrowed::Usage, bounds::Bounds, node::Node},
+};
 
 /// The assumed response time while no call has ended, as in Sentinel.
 const LONG: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! The threshold of a rule: a fixed number, or one that depends on the memory in use.
 
 use super::InvalidRule;
-use crate::{bounds::whole, sample::SystemSample};
+use crate::{machine::sample::SystemSample, stats::bounds::whole};
 
 /// The threshold of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::Nanos;
 
 use crate::{
-    bounds::whole,
+    stats::bounds::whole,
     sync::{AtomicU64, Ordering},
 };
 

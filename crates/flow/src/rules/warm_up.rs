@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate_core::Nanos;
 
 use crate::{
-    bounds,
+    stats::bounds,
     sync::{AtomicU64, Ordering},
 };
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use ureq::Agent;
 
 use super::{Parse, RuleSource, RuleUpdate, SourceError};
-use crate::agent::agent;
+use crate::sources::agent::agent;
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -9,6 +9,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(any(feature = "http-source", feature = "report"))]
+pub(crate) mod agent;
 #[cfg(feature = "watch")]
 mod file;
 mod follow;

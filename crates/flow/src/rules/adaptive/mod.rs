@@ -44,7 +44,7 @@ use tidegate_core::Nanos;
 
 use super::{InvalidRule, Target};
 use crate::{
-    bounds::whole,
+    stats::bounds::whole,
     sync::{AtomicU64, Mutex, Ordering},
 };
 

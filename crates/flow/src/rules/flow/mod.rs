@@ -17,7 +17,10 @@ use super::{
     throttle::{self, Asked, Reservation, Throttle},
     warm_up::{self, WarmUp},
 };
-use crate::{borrowed::Usage, node::Node, sample::SystemSample};
+use crate::{
+    machine::sample::SystemSample,
+    stats::{borrowed::Usage, node::Node},
+};
 use per_node::{Interval, PerNode};
 
 /// A flow rule of one resource, with its state.

@@ -11,7 +11,7 @@ use tidegate_core::{
     stats::{Head, Ring, Tally, Trailing, View},
 };
 
-use crate::node::Node;
+use crate::stats::node::Node;
 
 /// One state if a rule measures one node, or one for each of several nodes.
 pub(super) enum PerNode<T> {

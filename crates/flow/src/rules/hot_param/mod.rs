@@ -1,6 +1,7 @@
 //! Hot parameters: a separate share for each value of an argument.
 
 mod rule;
+mod value_table;
 
 pub use rule::{HotParamRule, ParamKey, ParamMeasure};
 
@@ -10,9 +11,11 @@ use tidegate_core::Nanos;
 
 use super::throttle::{self, Asked};
 use crate::{
-    arg::Arg,
+    rules::{
+        arg::Arg,
+        hot_param::value_table::{Full, Stake, ValueKey, ValueTable},
+    },
     sync::{AtomicU64, Ordering},
-    value_table::{Full, Stake, ValueKey, ValueTable},
 };
 
 /// The state of one value's share.

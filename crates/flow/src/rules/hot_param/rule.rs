@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 
 use tidegate_core::MAX_WINDOW;
 
-use crate::{arg::Arg, rules::Target};
+use crate::rules::{Target, arg::Arg};
 
 /// Gives each value of an argument its own threshold.
 ///

@@ -6,8 +6,8 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Id, lenient::Lenient, name_of, no_go, target, unknown, whole};
 use crate::{
-    bounds,
     rules::{AuthorityRule, InvalidRule, IsolationRule, SystemRule},
+    stats::bounds,
 };
 
 #[derive(Deserialize, Default)]

@@ -6,8 +6,8 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Id, lenient::Lenient, millis, name_of, no_go, required, seconds, target, unknown, whole};
 use crate::{
-    bounds,
     rules::{BreakerRule, InvalidRule, Trip},
+    stats::bounds,
 };
 
 #[derive(Deserialize, Default)]

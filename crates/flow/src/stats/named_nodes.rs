@@ -10,7 +10,7 @@ use std::{
 
 use tidegate_core::stats::Layout;
 
-use crate::node::Node;
+use crate::stats::node::Node;
 
 /// The limits on how many origins and contexts a gate keeps.
 pub(crate) struct NodeBudget {

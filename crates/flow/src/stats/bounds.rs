@@ -17,7 +17,7 @@ pub(crate) const fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// [`Node::pass_far`](crate::node::Node::pass_far) admits only calls of at most this fraction of a bound. A call that it admits has to be withdrawn only if
+/// [`Node::pass_far`](crate::stats::node::Node::pass_far) admits only calls of at most this fraction of a bound. A call that it admits has to be withdrawn only if
 /// dozens of others come in between.
 const FAR: u64 = 64;
 

@@ -6,7 +6,7 @@
 
 use std::{error::Error, ops::Deref, sync::Arc};
 
-use crate::blocked::Blocked;
+use crate::rules::blocked::Blocked;
 
 /// An error that can be recognised as a [`Blocked`].
 pub trait MayBeBlocked {

@@ -1,12 +1,14 @@
 //! The methods that enter a resource.
 
 use crate::{
-    admit::{admit, admit_plain},
-    blocked::Blocked,
-    entry::Entry,
-    guard::{Guard, OwnedGuard},
-    pass::Pass,
-    resource::Resource,
+    call::{
+        admit::{admit, admit_plain},
+        entry::Entry,
+        guard::{Guard, OwnedGuard},
+        pass::Pass,
+        resource::Resource,
+    },
+    rules::blocked::Blocked,
 };
 
 impl Resource {

@@ -17,7 +17,7 @@ use hashbrown::HashTable;
 use tidegate_core::Nanos;
 
 use crate::{
-    arg::Arg,
+    rules::arg::Arg,
     sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError},
 };
 

@@ -12,13 +12,10 @@ use std::{
 use tidegate_core::stats::{Headroom, Layout};
 
 use crate::{
-    bounds::second,
-    machine::MachineWatch,
-    named_nodes::NodeBudget,
-    node::Node,
+    call::timer::GateTimer,
+    machine::{MachineWatch, sample::SystemSample},
     rules::{Loaded, StateChange},
-    sample::SystemSample,
-    timer::GateTimer,
+    stats::{bounds::second, named_nodes::NodeBudget, node::Node},
 };
 
 /// The machine's last sample, and the sampling thread if the gate runs one.
@@ -92,7 +89,7 @@ impl GateState {
     }
 
     pub(crate) fn tell(&self, change: &StateChange<'_>) {
-        crate::signals::breaker_changed(change);
+        crate::call::signals::breaker_changed(change);
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner).clone();
         for listener in listeners {
             // A panicking listener must not interrupt the entry that changed the breaker, because that entry may still

@@ -9,17 +9,16 @@ use tidegate_core::{
 };
 
 use crate::{
-    blocked::Blocked,
-    gate_state::{GateState, Sampled},
-    guard::Guard,
-    machine::{Machine, MachineWatch},
-    named_nodes::NodeBudget,
-    node::Node,
-    resource::Resource,
-    rules::{LoadError, Rules, StateChange},
-    sample::Sample,
-    table::Table,
-    timer::GateTimer,
+    call::{
+        gate_state::{GateState, Sampled},
+        guard::Guard,
+        resource::Resource,
+        table::Table,
+        timer::GateTimer,
+    },
+    machine::{Machine, MachineWatch, sample::Sample},
+    rules::{LoadError, Rules, StateChange, blocked::Blocked},
+    stats::{named_nodes::NodeBudget, node::Node},
 };
 
 /// A set of resources with their statistics and rules. Gates are independent and share no state. A clone is another
@@ -176,6 +175,16 @@ impl Gate {
     #[must_use]
     pub fn overflowed(&self) -> u64 {
         self.table.overflowed()
+    }
+
+    /// Samples the machine now and after each `period`, and passes each sample to the gate, for system rules and memory
+    /// thresholds. If a later sample fails, the previous one stays in effect. To have the gate sample the machine for
+    /// as long as it lives, build it with [`GateBuilder::watch_machine`](crate::GateBuilder::watch_machine).
+    ///
+    /// # Errors
+    /// If the first sample fails, or if the thread cannot be started.
+    pub fn watch_machine(&self, machine: Machine, period: Duration) -> io::Result<MachineWatch> {
+        MachineWatch::start(machine, period, self.shared().sample.clone())
     }
 
     /// Sets the machine's current sample, which system rules and memory thresholds use.

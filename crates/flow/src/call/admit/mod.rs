@@ -13,8 +13,8 @@ mod windows;
 use tidegate_core::Nanos;
 
 use crate::{
-    blocked::Blocked, compiled::Compiled, entry::Entry, pass::Pass, resource::Resource,
-    rules::system::System, state::Kind,
+    call::{compiled::Compiled, entry::Entry, pass::Pass, resource::Resource, state::Kind},
+    rules::{blocked::Blocked, system::System},
 };
 use attempt::Attempt;
 use refusal::{Refusal, block};

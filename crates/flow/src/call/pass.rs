@@ -5,14 +5,13 @@ use std::{error::Error, sync::Arc, thread};
 use tidegate_core::Nanos;
 
 use crate::{
-    blocked::Blocked,
-    compiled::Compiled,
-    node::Node,
-    resource::Resource,
+    call::{compiled::Compiled, resource::Resource},
     rules::{
+        blocked::Blocked,
         breaker::Probe,
         hot_param::{HeldShare, HotParam},
     },
+    stats::node::Node,
 };
 
 /// The outcome of a call.

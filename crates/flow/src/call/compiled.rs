@@ -8,11 +8,11 @@ use tidegate_core::{
 };
 
 use crate::{
-    bounds::Bounds,
     rules::{
         AuthorityRule, IsolationRule, adaptive::Adaptive, breaker::Breaker, flow::Flow, hot_param::HotParam,
         system::System,
     },
+    stats::bounds::Bounds,
 };
 
 /// The rules that an entry of one resource is checked against. The first entry after a rule change compiles them.

@@ -1,8 +1,8 @@
 //! The options of an entry.
 
 use crate::{
-    arg::{Arg, ToArg},
-    resource::Resource,
+    call::resource::Resource,
+    rules::arg::{Arg, ToArg},
 };
 
 /// The options of an entry to a resource. By default: one outbound unit without an origin.

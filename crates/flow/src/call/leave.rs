@@ -1,10 +1,12 @@
 //! The end of a call: it updates statistics and breakers, and releases what the call held.
 
 use crate::{
-    node::Node,
-    pass::{Outcome, Pass, Scope},
-    resource::Resource,
+    call::{
+        pass::{Outcome, Pass, Scope},
+        resource::Resource,
+    },
     rules::{adaptive::CallSample, breaker::Verdict},
+    stats::node::Node,
 };
 
 #[inline]

@@ -9,13 +9,16 @@ use arc_swap::ArcSwapOption;
 use tidegate_core::{Nanos, stats::Headroom};
 
 use crate::{
-    blocked::BlockCounts,
-    bounds::{Bounds, second},
-    compiled::{Compiled, Far},
-    gate_state::GateState,
-    named_nodes::NamedNodes,
-    node::Node,
-    rules::RuleSet,
+    call::{
+        compiled::{Compiled, Far},
+        gate_state::GateState,
+    },
+    rules::{RuleSet, blocked::BlockCounts},
+    stats::{
+        bounds::{Bounds, second},
+        named_nodes::NamedNodes,
+        node::Node,
+    },
 };
 
 /// The state that a gate keeps for one resource.

@@ -5,17 +5,15 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::{Nanos, stats::Event};
 
 use crate::{
-    arg::Arg,
-    blocked::{BlockKind, BlockReason, Blocked},
-    entry::Entry,
-    node::Node,
-    pass::Extra,
+    call::{entry::Entry, pass::Extra, signals},
     rules::{
         FlowRule, Measure,
+        arg::Arg,
+        blocked::{BlockKind, BlockReason, Blocked},
         flow::Flow,
         hot_param::{HotParam, Short},
     },
-    signals,
+    stats::node::Node,
 };
 
 /// The rule that blocked, and the time after which to retry.

@@ -12,8 +12,10 @@ use tidegate_core::{
 };
 
 use crate::{
-    borrowed::{Borrowed, Usage},
-    bounds::Bounds,
+    stats::{
+        borrowed::{Borrowed, Usage},
+        bounds::Bounds,
+    },
     sync::{Ordering, fence},
 };
 

@@ -1,5 +1,9 @@
 //! Samples of the machine, read from Linux's `/proc`.
 
+#[doc(hidden)]
+pub mod cgroup;
+pub(crate) mod sample;
+
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -7,7 +11,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{Gate, Sample, background::Background, cgroup::ControlGroup, sample::SystemSample};
+use self::{
+    cgroup::ControlGroup,
+    sample::{Sample, SystemSample},
+};
+use crate::background::Background;
 
 /// The machine's name.
 #[cfg(any(feature = "report", feature = "sentinel"))]
@@ -121,17 +129,5 @@ impl MachineWatch {
             }
         })?;
         Ok(Self { _thread: thread })
-    }
-}
-
-impl Gate {
-    /// Samples the machine now and after each `period`, and passes each sample to the gate, for system rules and memory
-    /// thresholds. If a later sample fails, the previous one stays in effect. To have the gate sample the machine for
-    /// as long as it lives, build it with [`GateBuilder::watch_machine`](crate::GateBuilder::watch_machine).
-    ///
-    /// # Errors
-    /// If the first sample fails, or if the thread cannot be started.
-    pub fn watch_machine(&self, machine: Machine, period: Duration) -> io::Result<MachineWatch> {
-        MachineWatch::start(machine, period, self.shared().sample.clone())
     }
 }

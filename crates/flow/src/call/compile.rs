@@ -5,13 +5,15 @@ use std::{fmt::Display, sync::Arc};
 use tidegate_core::stats::Layout;
 
 use crate::{
-    bounds::second,
-    compiled::Compiled,
+    call::{
+        compiled::Compiled,
+        state::{Kind, State},
+    },
     rules::{
         FlowRule, Origins, Relation, RuleSet, adaptive::Adaptive, breaker::Breaker, flow::Flow,
         hot_param::HotParam, system::System,
     },
-    state::{Kind, State},
+    stats::bounds::second,
 };
 
 impl State {

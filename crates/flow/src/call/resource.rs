@@ -12,10 +12,9 @@ use tidegate_core::Nanos;
 
 use crate::{
     BlockReason,
-    node::Node,
+    call::{state::State, table::Table},
     rules::{BreakerState, StateChange, breaker::Breaker},
-    state::State,
-    table::Table,
+    stats::node::Node,
 };
 
 /// A resource of a gate: something that the gate guards, identified by name.

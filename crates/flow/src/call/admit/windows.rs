@@ -6,12 +6,9 @@ use tidegate_core::Nanos;
 
 use super::refusal::Refusal;
 use crate::{
-    blocked::BlockKind,
-    borrowed::Usage,
-    compiled::Compiled,
-    gate_state::GateState,
-    node::Node,
-    rules::{Origins, Relation, system::System},
+    call::{compiled::Compiled, gate_state::GateState},
+    rules::{Origins, Relation, blocked::BlockKind, system::System},
+    stats::{borrowed::Usage, node::Node},
 };
 
 /// Checks whether the system rules would admit the units.

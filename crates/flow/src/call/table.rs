@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::{gate_state::GateState, state::State};
+use crate::call::{gate_state::GateState, state::State};
 
 /// The name of the resource that collects the statistics of all resources without a place in the table.
 pub const OVERFLOW: &str = "*overflow*";

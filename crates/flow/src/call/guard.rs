@@ -4,7 +4,7 @@ use std::{error::Error, fmt, future::Future, time::Duration};
 
 use tidegate_core::clock::block_on;
 
-use crate::{
+use crate::call::{
     failure::FailureCheck,
     leave::leave,
     pass::{Outcome, Pass},

@@ -13,19 +13,20 @@ use super::{
     windows::{own_fits, system_fits, system_lets},
 };
 use crate::{
-    blocked::{BlockKind, Blocked},
-    borrowed::Usage,
-    compiled::Compiled,
-    entry::Entry,
-    gate_state::GateState,
-    node::Node,
-    pass::{Extra, Pass, Scope},
+    call::{
+        compiled::Compiled,
+        entry::Entry,
+        gate_state::GateState,
+        pass::{Extra, Pass, Scope},
+    },
     rules::{
         FlowRule, Origins, Relation,
+        blocked::{BlockKind, Blocked},
         breaker::Verdict,
         flow::{Flow, Taken},
         hot_param::{HeldShare, HotParam},
     },
+    stats::{borrowed::Usage, node::Node},
 };
 
 /// Returns the node that a flow rule measures for an entry; `None` if the rule does not apply to the entry.
