@@ -2,7 +2,7 @@
 //! (`--admin`: metrics, rules, blocks, resets). Both serve health checks.
 //!
 //! To add a path, add a row to [`ROUTES`] in `table`, which says where it is served, and an arm in `routes` (data) or in the room
-//! `control` (control), which implements [`ControlPaths`].
+//! `control` (control), which implements `ControlPaths`.
 //!
 //! `credentials` reads a client's token or certificate, and `permit` refuses requests that they do not cover. `body` reads a
 //! body within its bounds, `ask` and `descriptors` parse it, and `query` parses the query of a GET. `routes` calls the handler
