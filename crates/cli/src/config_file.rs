@@ -15,7 +15,7 @@ const MAX_FILE: u64 = 1 << 20;
 const NOT_IN_FILE: [&str; 3] = ["config", "help", "version"];
 
 /// An option and its values, as the file says it. All of it lives as long as the program.
-type Entry = (&'static str, &'static [&'static str]);
+type OptionValues = (&'static str, &'static [&'static str]);
 
 /// The command line, with what a configuration file adds to it. Ends the program where that makes no sense.
 pub fn command_line(arguments: &[OsString]) -> Cli {
@@ -50,7 +50,7 @@ fn config_of(arguments: &[OsString]) -> Option<OsString> {
 }
 
 /// Reads the file. The error is all that is wrong with it, each with its line and the mend.
-fn read(path: &Path) -> Result<Vec<Entry>, String> {
+fn read(path: &Path) -> Result<Vec<OptionValues>, String> {
     let text = file::read(path, MAX_FILE).and_then(|bytes| {
         String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
     });
@@ -69,7 +69,7 @@ fn read(path: &Path) -> Result<Vec<Entry>, String> {
     })
 }
 
-fn entries(root: &Node, complaints: &Complaints) -> Vec<Entry> {
+fn entries(root: &Node, complaints: &Complaints) -> Vec<OptionValues> {
     // Once in the life of the program.
     let command: &'static clap::Command = Box::leak(Box::new(help::command()));
     let Some(serve) = command.find_subcommand("serve") else { return Vec::new() };

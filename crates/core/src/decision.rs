@@ -78,7 +78,7 @@ impl fmt::Display for DenialReason {
 const NEVER: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum DecisionKind {
     Allow,
     Delay,
     Deny(DenialReason),
@@ -122,7 +122,7 @@ pub struct Standing {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "an unread decision limits nothing"]
 pub struct Decision {
-    verdict: Verdict,
+    verdict: DecisionKind,
     limit: u64,
     wait: u64,
     // `remaining` is `room / unit`, divided only on request: a division costs as much as the rest of a token bucket's
@@ -134,7 +134,7 @@ pub struct Decision {
 
 impl Decision {
     #[inline]
-    const fn new(verdict: Verdict, wait: u64, standing: Standing) -> Self {
+    const fn new(verdict: DecisionKind, wait: u64, standing: Standing) -> Self {
         let Standing { limit, room, unit, reset_after } = standing;
         Self { verdict, limit, wait, room, unit, reset_after }
     }
@@ -142,45 +142,46 @@ impl Decision {
     /// Admitted now.
     #[inline]
     pub const fn allow(standing: Standing) -> Self {
-        Self::new(Verdict::Allow, 0, standing)
+        Self::new(DecisionKind::Allow, 0, standing)
     }
 
     /// Admitted after `delay` nanoseconds.
     #[inline]
     pub const fn delayed(standing: Standing, delay: u64) -> Self {
-        Self::new(if delay == 0 { Verdict::Allow } else { Verdict::Delay }, delay, standing)
+        Self::new(if delay == 0 { DecisionKind::Allow } else { DecisionKind::Delay }, delay, standing)
     }
 
     /// Denied; the request would be admitted after `retry_after` nanoseconds.
     #[inline]
     pub const fn deny(standing: Standing, retry_after: u64) -> Self {
-        Self::new(Verdict::Deny(DenialReason::Quota), retry_after, standing)
+        Self::new(DecisionKind::Deny(DenialReason::Quota), retry_after, standing)
     }
 
     /// Denied without a retry time (see [`Outcome::Deny`]).
     #[inline]
     pub const fn deny_for_good(standing: Standing) -> Self {
-        Self::new(Verdict::Deny(DenialReason::Quota), NEVER, standing)
+        Self::new(DecisionKind::Deny(DenialReason::Quota), NEVER, standing)
     }
 
     /// Denied, because the cost is above the limit (see [`exceeds_limit`](Self::exceeds_limit)).
     #[inline]
     pub const fn too_large(standing: Standing) -> Self {
-        Self::new(Verdict::Deny(DenialReason::TooLarge), NEVER, standing)
+        Self::new(DecisionKind::Deny(DenialReason::TooLarge), NEVER, standing)
     }
 
     /// [`allow`](Self::allow) or [`deny`](Self::deny), chosen without a branch.
     #[inline]
     pub(crate) fn allow_if(allowed: bool, standing: Standing, retry_after: u64) -> Self {
-        let verdict = select_unpredictable(allowed, Verdict::Allow, Verdict::Deny(DenialReason::Quota));
+        let verdict =
+            select_unpredictable(allowed, DecisionKind::Allow, DecisionKind::Deny(DenialReason::Quota));
         Self::new(verdict, select_unpredictable(allowed, 0, retry_after), standing)
     }
 
     /// The same decision with another reason, if it denies. The constructors say [`DenialReason::Quota`] or [`DenialReason::TooLarge`].
     #[inline]
     pub const fn because(mut self, reason: DenialReason) -> Self {
-        if let Verdict::Deny(_) = self.verdict {
-            self.verdict = Verdict::Deny(reason);
+        if let DecisionKind::Deny(_) = self.verdict {
+            self.verdict = DecisionKind::Deny(reason);
         }
         self
     }
@@ -189,8 +190,8 @@ impl Decision {
     #[must_use]
     pub const fn reason(&self) -> Option<DenialReason> {
         match self.verdict {
-            Verdict::Deny(reason) => Some(reason),
-            Verdict::Allow | Verdict::Delay => None,
+            DecisionKind::Deny(reason) => Some(reason),
+            DecisionKind::Allow | DecisionKind::Delay => None,
         }
     }
 
@@ -205,7 +206,7 @@ impl Decision {
     #[must_use]
     #[inline]
     pub const fn is_allowed(&self) -> bool {
-        matches!(self.verdict, Verdict::Allow | Verdict::Delay)
+        matches!(self.verdict, DecisionKind::Allow | DecisionKind::Delay)
     }
 
     /// Whether the work was denied.
@@ -219,7 +220,7 @@ impl Decision {
     /// does.
     #[must_use]
     pub const fn exceeds_limit(&self) -> bool {
-        matches!(self.verdict, Verdict::Deny(DenialReason::TooLarge))
+        matches!(self.verdict, DecisionKind::Deny(DenialReason::TooLarge))
     }
 
     /// Returns the decision if the work may proceed, now or after [`delay`](Self::delay).
@@ -234,9 +235,9 @@ impl Decision {
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         match self.verdict {
-            Verdict::Allow => Outcome::Allow,
-            Verdict::Delay => Outcome::Delay(Duration::from_nanos(self.wait)),
-            Verdict::Deny(_) => Outcome::Deny { retry_after: self.retry_after() },
+            DecisionKind::Allow => Outcome::Allow,
+            DecisionKind::Delay => Outcome::Delay(Duration::from_nanos(self.wait)),
+            DecisionKind::Deny(_) => Outcome::Deny { retry_after: self.retry_after() },
         }
     }
 
@@ -244,7 +245,7 @@ impl Decision {
     #[must_use]
     pub const fn delay(&self) -> Duration {
         match self.verdict {
-            Verdict::Delay => Duration::from_nanos(self.wait),
+            DecisionKind::Delay => Duration::from_nanos(self.wait),
             _ => Duration::ZERO,
         }
     }
@@ -253,7 +254,7 @@ impl Decision {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.verdict {
-            Verdict::Deny(_) if self.wait != NEVER => Some(Duration::from_nanos(self.wait)),
+            DecisionKind::Deny(_) if self.wait != NEVER => Some(Duration::from_nanos(self.wait)),
             _ => None,
         }
     }
@@ -290,9 +291,9 @@ impl Decision {
     #[must_use]
     pub const fn severity(&self) -> u64 {
         match self.verdict {
-            Verdict::Allow => 0,
-            Verdict::Delay => self.wait / 2,
-            Verdict::Deny(_) => self.wait | 1 << 63,
+            DecisionKind::Allow => 0,
+            DecisionKind::Delay => self.wait / 2,
+            DecisionKind::Deny(_) => self.wait | 1 << 63,
         }
     }
 }
@@ -314,16 +315,16 @@ impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (left, limit) = (self.remaining(), self.limit);
         match self.verdict {
-            Verdict::Allow => write!(f, "allowed, {left} of {limit} left"),
-            Verdict::Delay => {
+            DecisionKind::Allow => write!(f, "allowed, {left} of {limit} left"),
+            DecisionKind::Delay => {
                 f.write_str("allowed after ")?;
                 write_duration(f, self.delay())?;
                 write!(f, ", {left} of {limit} left")
             }
-            Verdict::Deny(DenialReason::TooLarge) => {
+            DecisionKind::Deny(DenialReason::TooLarge) => {
                 write!(f, "denied, the cost is above the limit of {limit}")
             }
-            Verdict::Deny(reason) => {
+            DecisionKind::Deny(reason) => {
                 match reason {
                     DenialReason::Quota | DenialReason::InFlight | DenialReason::TooLarge => {
                         write!(f, "denied, {left} of {limit} left")?;

@@ -24,7 +24,7 @@ pub(crate) struct ArcCell<T>(arc_swap::ArcSwap<T>);
 
 /// The value that was read; it is kept alive as long as this guard.
 #[cfg(not(loom))]
-pub(crate) type Loaded<T> = arc_swap::Guard<std::sync::Arc<T>>;
+pub(crate) type Pinned<T> = arc_swap::Guard<std::sync::Arc<T>>;
 
 #[cfg(not(loom))]
 impl<T> ArcCell<T> {
@@ -32,7 +32,7 @@ impl<T> ArcCell<T> {
         Self(arc_swap::ArcSwap::new(value))
     }
 
-    pub fn load(&self) -> Loaded<T> {
+    pub fn load(&self) -> Pinned<T> {
         self.0.load()
     }
 
@@ -50,7 +50,7 @@ impl<T> ArcCell<T> {
 pub(crate) struct ArcCell<T>(Mutex<std::sync::Arc<T>>);
 
 #[cfg(loom)]
-pub(crate) type Loaded<T> = std::sync::Arc<T>;
+pub(crate) type Pinned<T> = std::sync::Arc<T>;
 
 #[cfg(loom)]
 impl<T> ArcCell<T> {
@@ -58,7 +58,7 @@ impl<T> ArcCell<T> {
         Self(Mutex::new(value))
     }
 
-    pub fn load(&self) -> Loaded<T> {
+    pub fn load(&self) -> Pinned<T> {
         self.load_full()
     }
 

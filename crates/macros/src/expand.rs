@@ -7,9 +7,9 @@ use syn::{
     TypeParamBound, parse_quote, punctuated::Punctuated,
 };
 
-use crate::options::Options;
+use crate::options::GuardOptions;
 
-pub(crate) fn expand(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
+pub(crate) fn expand(options: &GuardOptions, function: &ItemFn) -> syn::Result<TokenStream> {
     let is_async = function.sig.asyncness.is_some();
     let output: Type = match &function.sig.output {
         ReturnType::Default => parse_quote!(()),
@@ -152,7 +152,7 @@ fn names_impl(tokens: TokenStream) -> bool {
 
 /// Returns the expression of the entry with its options. It names no crate, because the user's crate may import
 /// Tidegate under any name.
-fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
+fn entry(options: &GuardOptions, function: &ItemFn) -> syn::Result<TokenStream> {
     let resource = match (&options.handle, &options.resource) {
         (Some(handle), None) if options.gate.is_none() => quote!(let __resource = &(#handle);),
         (None, Some(name)) => {
@@ -169,7 +169,7 @@ fn entry(options: &Options, function: &ItemFn) -> syn::Result<TokenStream> {
             return Err(Error::new(Span::call_site(), text));
         }
     };
-    let Options { count, origin, context, args, .. } = options;
+    let GuardOptions { count, origin, context, args, .. } = options;
     let count = count.iter();
     let origin = origin.iter();
     let context = context.iter();
@@ -276,7 +276,8 @@ mod tests {
             let said = refused(options, function);
             assert!(said.contains(says), "{said}");
         }
-        let unknown = syn::parse_str::<Options>(r#"resuorce = "r""#).err().expect("there is no such option");
+        let unknown =
+            syn::parse_str::<GuardOptions>(r#"resuorce = "r""#).err().expect("there is no such option");
         assert!(unknown.to_string().contains("the options are resource"), "{unknown}");
     }
 }

@@ -55,7 +55,7 @@ use syn::{ItemFn, parse_macro_input};
 /// | `args(expr, …)` | the arguments for hot-parameter rules |
 #[proc_macro_attribute]
 pub fn guard(options: TokenStream, function: TokenStream) -> TokenStream {
-    let options = parse_macro_input!(options as options::Options);
+    let options = parse_macro_input!(options as options::GuardOptions);
     let function = parse_macro_input!(function as ItemFn);
     expand::expand(&options, &function).unwrap_or_else(syn::Error::into_compile_error).into()
 }

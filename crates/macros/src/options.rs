@@ -9,7 +9,7 @@ use syn::{
 };
 
 #[derive(Default)]
-pub(crate) struct Options {
+pub(crate) struct GuardOptions {
     pub(crate) resource: Option<Expr>,
     pub(crate) gate: Option<Expr>,
     pub(crate) handle: Option<Expr>,
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     pub(crate) args: Vec<Expr>,
 }
 
-impl Parse for Options {
+impl Parse for GuardOptions {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let mut options = Self::default();
         while !input.is_empty() {

@@ -60,7 +60,7 @@ impl Stats {
 
 /// The counters. Relaxed throughout: they order nothing.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct StoreCounters {
     pub decided: Counter,
     pub remembered: Counter,
     /// The counts of limits that no longer exist; `remembered` includes some of those, too.
@@ -73,12 +73,12 @@ pub struct Counters {
     pub opened: Counter,
     pub closed: Counter,
     pub errors: [Counter; StoreError::NAMES.len()],
-    lines: Lines,
+    lines: ErrorLog,
 }
 
 /// For each kind of error, the time until which no further line is logged.
 #[derive(Debug, Default)]
-struct Lines {
+struct ErrorLog {
     clock: SystemClock,
     until: [AtomicU64; StoreError::NAMES.len()],
 }
@@ -97,7 +97,7 @@ impl Counter {
     }
 }
 
-impl Counters {
+impl StoreCounters {
     /// Counts an error that is logged elsewhere.
     pub fn count(&self, error: &StoreError) {
         self.errors[error.index()].add(1);

@@ -11,10 +11,10 @@ use crate::{
     health::{Monitor, SeenNode, random, seen},
     limit::{
         ReservedSlots, acquire_all,
-        denials::{Ask, Denials},
+        denials::{Ask, RememberedDenials},
     },
     name::is_word,
-    orders::{Kind, LimitOrders, Order, OrderKind, Orders},
+    orders::{LimitOrders, Order, OrderKind, Orders, StoredOrder},
     rules::{DifferingRule, Rules},
     script::Runner,
 };
@@ -25,11 +25,11 @@ use crate::{
 /// It connects in the background and reconnects after every failure. Opening a store never waits, and never fails because the
 /// store is down.
 #[derive(Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<StoreParts>);
 
-struct Inner {
+struct StoreParts {
     batcher: Arc<Batcher>,
-    denials: Denials,
+    denials: RememberedDenials,
     orders: Arc<Orders>,
     reserved: ReservedSlots,
     rules: Arc<Rules>,
@@ -74,9 +74,9 @@ impl Store {
         let runner =
             Runner { connector: Arc::new(Connector::new(address, prefix)), counters: Arc::default() };
         let batcher = Batcher::new(Monitor::start(runner, name));
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(StoreParts {
             batcher,
-            denials: Denials::new(random()),
+            denials: RememberedDenials::new(random()),
             orders: Arc::default(),
             reserved: ReservedSlots::default(),
             rules: Arc::default(),
@@ -128,7 +128,7 @@ impl Store {
             Order::Block => (OrderKind::Block, "1"),
             Order::Override(text) => (OrderKind::Override, text),
         };
-        let order = (Kind::Lasting(kind), limit, key);
+        let order = (StoredOrder::Lasting(kind), limit, key);
         self.orders_followed().give(self.batcher(), order, text, span).await.map(drop)
     }
 
@@ -137,7 +137,7 @@ impl Store {
     /// # Errors
     /// As [`order`](Self::order).
     pub async fn end_order(&self, limit: &str, key: &[u8], kind: OrderKind) -> Result<bool, StoreError> {
-        let order = (Kind::Lasting(kind), limit, key);
+        let order = (StoredOrder::Lasting(kind), limit, key);
         self.orders_followed().give(self.batcher(), order, "", None).await
     }
 
@@ -263,7 +263,7 @@ impl Store {
         &self.0.reserved
     }
 
-    pub(crate) fn denials(&self) -> &Denials {
+    pub(crate) fn denials(&self) -> &RememberedDenials {
         &self.0.denials
     }
 

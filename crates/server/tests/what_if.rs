@@ -10,7 +10,7 @@ use tidegate_core::{Algorithm, Nanos};
 use tidegate_server::{
     rules::{self, LimitSpec},
     trace::{Event, RecordedLimit, Recording, Verdict},
-    what_if::{Estimate, WhatIf, what_if},
+    what_if::{KeysEstimate, WhatIf, what_if},
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -59,7 +59,7 @@ fn a_candidate_is_shown_beside_what_happened() {
     assert_eq!((told.denied.requests, told.denied.keys), (2, 2));
     assert_eq!((told.would_deny.requests, told.would_deny.keys), (3, 2));
     assert_eq!((told.newly_denied, told.no_longer_denied), (1, 1));
-    assert_eq!(told.would_deny.all_requests, Estimate { about: 3, margin: 0 }, "all keys are in it");
+    assert_eq!(told.would_deny.all_requests, KeysEstimate { about: 3, margin: 0 }, "all keys are in it");
     let first = &told.most_denied[0];
     assert_eq!((first.name.as_deref(), first.was_denied, first.would_deny), (Some("alice"), 1, 2));
     assert_eq!(told.most_denied.len(), 3);
@@ -150,7 +150,11 @@ fn a_limit_that_is_not_in_the_trace_says_so() {
     );
     assert!(told[1].notes[0].contains("in flight") && told[1].requests == 0, "{told:?}");
     let none = one(&trace, "limits: [{name: a, limit: 9/1s}]");
-    assert_eq!(none.would_deny.all_keys, Estimate { about: 0, margin: 30 }, "none seen is not none at all");
+    assert_eq!(
+        none.would_deny.all_keys,
+        KeysEstimate { about: 0, margin: 30 },
+        "none seen is not none at all"
+    );
 }
 
 /// A trace of a sample of the keys is an estimate for all: in about 95 of 100 cases the truth is within the margin.
@@ -173,7 +177,7 @@ fn the_margin_holds_as_often_as_it_says() {
         let told =
             one(&recording("10%", &events), "limits: [{name: a, limit: 4/1h, algorithm: sliding-log}]");
         let holds =
-            |estimate: Estimate, truth: u64| u32::from(estimate.about.abs_diff(truth) <= estimate.margin);
+            |estimate: KeysEstimate, truth: u64| u32::from(estimate.about.abs_diff(truth) <= estimate.margin);
         within_requests += holds(told.would_deny.all_requests, truth);
         within_keys += holds(told.would_deny.all_keys, denied_keys);
     }

@@ -97,25 +97,25 @@ pub use tidegate_tower as middleware;
 /// Runs the README's example as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct ReadmePage;
 
 /// Runs the book's examples as tests.
 #[cfg(all(doctest, feature = "flow", feature = "tower"))]
 #[doc = include_str!("../book/migrate.md")]
-struct Migrate;
+struct MigratePage;
 
 #[cfg(all(doctest, feature = "flow", feature = "tower"))]
 #[doc = include_str!("../book/library.md")]
-struct Library;
+struct LibraryPage;
 
 #[cfg(all(doctest, feature = "report"))]
 #[doc = include_str!("../book/flow.md")]
-struct Flow;
+struct FlowPage;
 
 #[cfg(all(doctest, feature = "sentinel"))]
 #[doc = include_str!("../book/sentinel.md")]
-struct Sentinel;
+struct SentinelPage;
 
 #[cfg(all(doctest, feature = "json"))]
 #[doc = include_str!("../book/charge.md")]
-struct Charge;
+struct ChargePage;

@@ -14,22 +14,22 @@ use tidegate_limiter::{Request, Timer, acquire_all, wait_all};
 use crate::{
     Reason, Refusal,
     hold::Holds,
-    layer::{Options, no_decision},
-    limit::Kind,
-    question::{Asked, LimitQuestion, Refused},
+    layer::{LayerOptions, no_decision},
+    limit::LimitKind,
+    question::{LayerQuestions, LimitQuestion, Refused},
     settle::Settle,
     signals,
-    told::Told,
+    told::HeaderDecision,
 };
 
 /// A layer's decision.
-pub(crate) struct Verdict<C: Timer + 'static> {
-    pub(crate) told: SmallVec<[Told<C>; 2]>,
+pub(crate) struct LayerDecision<C: Timer + 'static> {
+    pub(crate) told: SmallVec<[HeaderDecision<C>; 2]>,
     pub(crate) refused: Option<Box<Refused>>,
     pub(crate) holds: Holds<C>,
 }
 
-impl<C: Timer + 'static> Verdict<C> {
+impl<C: Timer + 'static> LayerDecision<C> {
     pub(crate) fn new() -> Self {
         Self { told: SmallVec::new(), refused: None, holds: Holds::new() }
     }
@@ -46,7 +46,7 @@ impl<C: Timer + 'static> Verdict<C> {
             Cow::Borrowed(_) => None,
             Cow::Owned(limit) => Some(limit.clone()),
         };
-        self.told.push(Told { rule: question.rule, decision, chosen });
+        self.told.push(HeaderDecision { rule: question.rule, decision, chosen });
     }
 
     /// Refuses the request. If several limits deny in one step, the one with the longest wait is reported; among equals, the
@@ -95,10 +95,10 @@ fn denied_within(decision: &Decision, bound: Duration) -> Decision {
     Decision::deny(decision.standing(), u64::try_from(late.as_nanos()).unwrap_or(u64::MAX - 1))
 }
 
-impl<C: Timer + 'static> Options<C> {
+impl<C: Timer + 'static> LayerOptions<C> {
     /// Decides, into a new verdict, if no waiting is needed. Otherwise returns false, and nothing is taken.
     #[inline]
-    pub(crate) fn decide_first(&self, verdict: &mut Verdict<C>, parts: &Parts) -> bool {
+    pub(crate) fn decide_first(&self, verdict: &mut LayerDecision<C>, parts: &Parts) -> bool {
         let decided = match &self.rules[..] {
             // Most layers have one limit, and a list of questions would cost as much as its decision.
             [rule] if !rule.shadow && !self.is_exempt(parts) => self
@@ -118,7 +118,7 @@ impl<C: Timer + 'static> Options<C> {
     #[inline]
     fn decide_now(
         &self,
-        verdict: &mut Verdict<C>,
+        verdict: &mut LayerDecision<C>,
         questions: &[LimitQuestion<'_, C>],
         shadows: &[LimitQuestion<'_, C>],
         parts: &Parts,
@@ -134,7 +134,7 @@ impl<C: Timer + 'static> Options<C> {
             return self.max_wait.is_none();
         }
         for shadow in shadows {
-            let mut told = Verdict::new();
+            let mut told = LayerDecision::new();
             self.decide_local(&mut told, std::slice::from_ref(shadow), false);
             self.add_shadow(verdict, told, parts);
         }
@@ -142,15 +142,15 @@ impl<C: Timer + 'static> Options<C> {
     }
 
     /// Decides asynchronously. It builds the questions again: closures return the same for the same request.
-    pub(crate) async fn decide_later(&self, parts: &Parts) -> Verdict<C> {
+    pub(crate) async fn decide_later(&self, parts: &Parts) -> LayerDecision<C> {
         match self.questions(parts) {
             Ok(asked) => self.decide(&asked, parts).await,
-            Err(refused) => Verdict { refused: Some(refused), ..Verdict::new() },
+            Err(refused) => LayerDecision { refused: Some(refused), ..LayerDecision::new() },
         }
     }
 
     /// Decides, and waits for admission up to the layer's bound.
-    async fn decide(&self, asked: &Asked<'_, C>, parts: &Parts) -> Verdict<C> {
+    async fn decide(&self, asked: &LayerQuestions<'_, C>, parts: &Parts) -> LayerDecision<C> {
         let mut verdict = match (self.max_wait, &asked.questions[..]) {
             (None, questions) => self.decide_all(questions).await,
             (Some(bound), [question]) if question.limit.is_local() => {
@@ -171,7 +171,7 @@ impl<C: Timer + 'static> Options<C> {
     }
 
     /// Keeps what limits in a dry run hold, and reports the refusal that they would have caused.
-    fn add_shadow(&self, verdict: &mut Verdict<C>, told: Verdict<C>, parts: &Parts) {
+    fn add_shadow(&self, verdict: &mut LayerDecision<C>, told: LayerDecision<C>, parts: &Parts) {
         let Some(refused) = told.refused else { return verdict.holds.append(told.holds) };
         let refusal = self.refusal(&refused, parts);
         signals::refused_in_a_dry_run(&refusal);
@@ -188,14 +188,14 @@ impl<C: Timer + 'static> Options<C> {
         Refusal { reason: *reason, name: self.rules[*rule].name.as_str(), decision, request }
     }
 
-    async fn wait_in_line(&self, question: &LimitQuestion<'_, C>, bound: Duration) -> Verdict<C> {
+    async fn wait_in_line(&self, question: &LimitQuestion<'_, C>, bound: Duration) -> LayerDecision<C> {
         let LimitQuestion { key, cost, .. } = question;
         let waited = match &question.limit.0 {
-            Kind::Keyed(limiter) => limiter.wait_for(key, *cost, bound).await,
-            Kind::Unkeyed(limiter) => limiter.wait_for(*cost, bound).await,
+            LimitKind::Keyed(limiter) => limiter.wait_for(key, *cost, bound).await,
+            LimitKind::Unkeyed(limiter) => limiter.wait_for(*cost, bound).await,
             _ => return self.decide_all(std::slice::from_ref(question)).await,
         };
-        let mut verdict = Verdict::new();
+        let mut verdict = LayerDecision::new();
         match waited {
             Ok(decision) => {
                 // The delay has already been waited out.
@@ -210,11 +210,11 @@ impl<C: Timer + 'static> Options<C> {
     }
 
     /// Waits for several limits of this process.
-    async fn wait_in_lines(&self, questions: &[LimitQuestion<'_, C>], bound: Duration) -> Verdict<C> {
+    async fn wait_in_lines(&self, questions: &[LimitQuestion<'_, C>], bound: Duration) -> LayerDecision<C> {
         let requests = requests(questions);
         let deadline = self.time.now().saturating_add(bound.into());
         let waited = wait_all(&requests, Some(deadline)).await;
-        let mut verdict = Verdict::new();
+        let mut verdict = LayerDecision::new();
         match waited {
             Ok(all) => {
                 for (question, decision) in questions.iter().zip(all.decisions()) {
@@ -240,7 +240,7 @@ impl<C: Timer + 'static> Options<C> {
 
     fn misconfigured(
         &self,
-        verdict: &mut Verdict<C>,
+        verdict: &mut LayerDecision<C>,
         questions: &[LimitQuestion<'_, C>],
         error: &dyn std::fmt::Display,
     ) {
@@ -251,7 +251,7 @@ impl<C: Timer + 'static> Options<C> {
         verdict.refuse(rule, Reason::Misconfigured, no_decision(0));
     }
 
-    async fn ask_again(&self, questions: &[LimitQuestion<'_, C>], bound: Duration) -> Verdict<C> {
+    async fn ask_again(&self, questions: &[LimitQuestion<'_, C>], bound: Duration) -> LayerDecision<C> {
         let deadline = self.time.now().saturating_add(bound.into());
         loop {
             let left = Duration::from(deadline.saturating_since(self.time.now()));
@@ -270,14 +270,15 @@ impl<C: Timer + 'static> Options<C> {
         }
     }
 
-    async fn decide_all(&self, questions: &[LimitQuestion<'_, C>]) -> Verdict<C> {
+    async fn decide_all(&self, questions: &[LimitQuestion<'_, C>]) -> LayerDecision<C> {
         let locals = questions.iter().take_while(|question| question.limit.is_local()).count();
         let (local, far) = questions.split_at(locals);
-        let mut verdict = Verdict::new();
+        let mut verdict = LayerDecision::new();
         self.decide_local(&mut verdict, local, !far.is_empty());
         #[cfg(feature = "shared")]
         let far = {
-            let own = far.iter().take_while(|question| matches!(question.limit.0, Kind::Shared(_))).count();
+            let own =
+                far.iter().take_while(|question| matches!(question.limit.0, LimitKind::Shared(_))).count();
             let (shared, own) = far.split_at(own);
             if verdict.refused.is_none() && !shared.is_empty() {
                 let told = self.decide_shared(shared).await;
@@ -289,9 +290,9 @@ impl<C: Timer + 'static> Options<C> {
             if verdict.refused.is_some() {
                 break;
             }
-            let Kind::Own(limit) = &question.limit.0 else { continue };
+            let LimitKind::Own(limit) = &question.limit.0 else { continue };
             let decision = limit.decide(&question.key, question.cost).await;
-            let mut told = Verdict::new();
+            let mut told = LayerDecision::new();
             self.take(&mut told, question, decision, true);
             verdict.then(told);
         }
@@ -300,13 +301,18 @@ impl<C: Timer + 'static> Options<C> {
 
     /// Decides over the local limits in one atomic step. The verdict is filled in place: it is large, and nearly every request
     /// comes this way.
-    fn decide_local(&self, verdict: &mut Verdict<C>, questions: &[LimitQuestion<'_, C>], may_return: bool) {
+    fn decide_local(
+        &self,
+        verdict: &mut LayerDecision<C>,
+        questions: &[LimitQuestion<'_, C>],
+        may_return: bool,
+    ) {
         match questions {
             [] => {}
             [question] => {
                 let decision = match &question.limit.0 {
-                    Kind::Keyed(limiter) => limiter.acquire(&question.key, question.cost),
-                    Kind::Unkeyed(limiter) => limiter.acquire(question.cost),
+                    LimitKind::Keyed(limiter) => limiter.acquire(&question.key, question.cost),
+                    LimitKind::Unkeyed(limiter) => limiter.acquire(question.cost),
                     _ => return,
                 };
                 self.take(verdict, question, decision, may_return || !decision.delay().is_zero());
@@ -317,7 +323,7 @@ impl<C: Timer + 'static> Options<C> {
 
     fn decide_together(
         &self,
-        verdict: &mut Verdict<C>,
+        verdict: &mut LayerDecision<C>,
         questions: &[LimitQuestion<'_, C>],
         may_return: bool,
     ) {
@@ -342,7 +348,7 @@ impl<C: Timer + 'static> Options<C> {
     #[inline]
     pub(crate) fn take(
         &self,
-        verdict: &mut Verdict<C>,
+        verdict: &mut LayerDecision<C>,
         question: &LimitQuestion<'_, C>,
         decision: Decision,
         may_return: bool,
@@ -369,8 +375,8 @@ impl<C: Timer + 'static> Options<C> {
 /// The requests to limits of this process.
 fn requests<'q, C: Timer>(questions: &'q [LimitQuestion<'_, C>]) -> SmallVec<[Request<'q, C>; 4]> {
     let of = |LimitQuestion { limit, key, cost, .. }: &'q LimitQuestion<'_, C>| match &limit.0 {
-        Kind::Keyed(limiter) => Some(Request::keyed(limiter, key, *cost)),
-        Kind::Unkeyed(limiter) => Some(Request::unkeyed(limiter, *cost)),
+        LimitKind::Keyed(limiter) => Some(Request::keyed(limiter, key, *cost)),
+        LimitKind::Unkeyed(limiter) => Some(Request::unkeyed(limiter, *cost)),
         _ => None,
     };
     questions.iter().filter_map(of).collect()
@@ -379,8 +385,8 @@ fn requests<'q, C: Timer>(questions: &'q [LimitQuestion<'_, C>]) -> SmallVec<[Re
 /// The room of a limit that was not charged.
 fn standing<C: Timer>(question: &LimitQuestion<'_, C>) -> Option<Decision> {
     match &question.limit.0 {
-        Kind::Keyed(limiter) => Some(limiter.peek(&question.key, 0)),
-        Kind::Unkeyed(limiter) => Some(limiter.peek(0)),
+        LimitKind::Keyed(limiter) => Some(limiter.peek(&question.key, 0)),
+        LimitKind::Unkeyed(limiter) => Some(limiter.peek(0)),
         _ => None,
     }
 }

@@ -7,8 +7,8 @@ use tidegate_limiter::Timer;
 
 use crate::{
     headers::{FieldText, ceil_secs, push_state},
-    layer::{Options, Source},
-    told::{Told, value},
+    layer::{LayerOptions, LimitSource},
+    told::{HeaderDecision, value},
 };
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -34,9 +34,9 @@ struct OldFields {
     reset: Option<u64>,
 }
 
-impl<C: Timer + 'static> Options<C> {
+impl<C: Timer + 'static> LayerOptions<C> {
     /// The fields for these answers; `None` without answers.
-    pub(crate) fn fields(&self, told: &[Told<C>]) -> Option<Fields> {
+    pub(crate) fn fields(&self, told: &[HeaderDecision<C>]) -> Option<Fields> {
         if told.is_empty() {
             return None;
         }
@@ -69,14 +69,14 @@ impl<C: Timer + 'static> Options<C> {
         })
     }
 
-    fn policy_text(&self, told: &Told<C>) -> HeaderValue {
+    fn policy_text(&self, told: &HeaderDecision<C>) -> HeaderValue {
         let rule = &self.rules[told.rule];
         match (&told.chosen, &rule.source) {
-            (Some(limit), _) | (None, Source::Fixed(limit)) => {
+            (Some(limit), _) | (None, LimitSource::Fixed(limit)) => {
                 rule.last_text.of(rule.name.as_str(), told, limit)
             }
             // The answer of such a rule always has the chosen limit.
-            (None, Source::ByRequest(_)) => HeaderValue::from_static(""),
+            (None, LimitSource::ByRequest(_)) => HeaderValue::from_static(""),
         }
     }
 }
@@ -101,12 +101,12 @@ impl Fields {
 
 impl OldFields {
     /// The fields for the limit with the least left.
-    fn new<C>(told: &[Told<C>]) -> Option<Self> {
+    fn new<C>(told: &[HeaderDecision<C>]) -> Option<Self> {
         let bound = told.iter().max_by_key(|told| {
             let decision = &told.decision;
             (decision.severity(), std::cmp::Reverse(decision.remaining()))
         });
-        let Told { decision, .. } = bound?;
+        let HeaderDecision { decision, .. } = bound?;
         let reset = (decision.reset_after_nanos() != u64::MAX).then(|| ceil_secs(decision.reset_after()));
         Some(Self { limit: decision.limit(), remaining: decision.remaining(), reset })
     }

@@ -11,7 +11,7 @@ use tidegate_limiter::Timer;
 use crate::usage::Usage;
 use crate::{
     body::AtEnd,
-    limit::{Kind, Limit},
+    limit::{Limit, LimitKind},
     question::LimitQuestion,
     settle::Settle,
 };
@@ -48,10 +48,10 @@ impl<C: Timer + 'static> Hold<C> {
         let Some(cost) = cost else { return };
         let (more, less) = (cost.saturating_sub(before), before.saturating_sub(cost));
         match &self.limit.0 {
-            Kind::Keyed(limiter) if more > 0 => drop(limiter.charge(&self.key[..], more)),
-            Kind::Unkeyed(limiter) if more > 0 => drop(limiter.charge(more)),
+            LimitKind::Keyed(limiter) if more > 0 => drop(limiter.charge(&self.key[..], more)),
+            LimitKind::Unkeyed(limiter) if more > 0 => drop(limiter.charge(more)),
             #[cfg(feature = "shared")]
-            Kind::Shared(limit) if more > 0 => {
+            LimitKind::Shared(limit) if more > 0 => {
                 let (limit, key) = (limit.clone(), std::mem::take(&mut self.key));
                 in_background(async move {
                     // The store's statistics count a charge that fails.
@@ -74,17 +74,17 @@ fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u64) {
         return;
     }
     match &limit.0 {
-        Kind::Keyed(limiter) => limiter.refund(key, cost),
-        Kind::Unkeyed(limiter) => limiter.refund(cost),
+        LimitKind::Keyed(limiter) => limiter.refund(key, cost),
+        LimitKind::Unkeyed(limiter) => limiter.refund(cost),
         #[cfg(feature = "shared")]
-        Kind::Shared(limit) => {
+        LimitKind::Shared(limit) => {
             let (limit, key) = (limit.clone(), key.to_owned());
             in_background(async move {
                 // A refund that fails (because the store is down) leaves the cost charged. The store's statistics count it.
                 let _ = limit.refund(key, cost).await;
             });
         }
-        Kind::Own(_) => {}
+        LimitKind::Own(_) => {}
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{Parameters, Policy};
 use tidegate_limiter::Timer;
 
-use crate::limit::{Kind, Limit};
+use crate::limit::{Limit, LimitKind};
 
 /// Whether the policy counts requests in flight, so that units are given back.
 pub(crate) fn is_in_flight(policy: &Policy) -> bool {
@@ -21,7 +21,7 @@ impl InFlight {
     /// Whether a request for this key holds units of `limit` until it ends. `is_own`: it is the rule's own limit.
     #[inline]
     pub(crate) fn of<C: Timer + 'static>(&self, limit: &Limit<C>, is_own: bool, key: &[u8]) -> bool {
-        if let Kind::Keyed(limiter) = &limit.0
+        if let LimitKind::Keyed(limiter) = &limit.0
             && let Some(own) = limiter.override_of(key)
         {
             return is_in_flight(&own);

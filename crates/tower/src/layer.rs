@@ -40,14 +40,14 @@ type Answers = Box<dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync>;
 type Hears = Box<dyn Fn(&Refusal<'_>) + Send + Sync>;
 
 /// Where a rule gets its limit from.
-pub(crate) enum Source<C> {
+pub(crate) enum LimitSource<C> {
     Fixed(Limit<C>),
     ByRequest(LimitOf<C>),
 }
 
 /// One of a layer's limits, with its key source and options.
-pub(crate) struct Rule<C> {
-    pub(crate) source: Source<C>,
+pub(crate) struct LayerRule<C> {
+    pub(crate) source: LimitSource<C>,
     pub(crate) key: Box<dyn KeySource>,
     pub(crate) cost: Option<CostOf>,
     pub(crate) settle: Settle,
@@ -58,8 +58,8 @@ pub(crate) struct Rule<C> {
     pub(crate) in_flight: InFlight,
 }
 
-impl<C> Rule<C> {
-    fn new(source: Source<C>, key: impl KeySource + 'static) -> Self {
+impl<C> LayerRule<C> {
+    fn new(source: LimitSource<C>, key: impl KeySource + 'static) -> Self {
         Self {
             source,
             key: Box::new(key),
@@ -75,8 +75,8 @@ impl<C> Rule<C> {
 }
 
 /// The state that a layer shares with its services.
-pub(crate) struct Options<C> {
-    pub(crate) rules: Vec<Rule<C>>,
+pub(crate) struct LayerOptions<C> {
+    pub(crate) rules: Vec<LayerRule<C>>,
     /// Whether a rule learns its cost from a bill.
     pub(crate) is_billed: bool,
     pub(crate) time: Arc<dyn Time>,
@@ -96,13 +96,13 @@ pub(crate) struct Options<C> {
 /// Options of a [`RateLimitLayer`]. Methods that refer to "this limit", such as [`name`](Self::name) and [`cost`](Self::cost),
 /// apply to the limit that was added last.
 #[must_use = "a builder does nothing until `build`"]
-pub struct Builder<C = SystemClock>(Options<C>);
+pub struct Builder<C = SystemClock>(LayerOptions<C>);
 
 impl<C: Timer + 'static> Builder<C> {
     fn new(limit: Limit<C>, key: impl KeySource + 'static) -> Self {
-        Self(Options {
+        Self(LayerOptions {
             time: limit.time(),
-            rules: vec![Rule::new(Source::Fixed(limit), key)],
+            rules: vec![LayerRule::new(LimitSource::Fixed(limit), key)],
             is_billed: false,
             exempt: None,
             answers: None,
@@ -117,7 +117,7 @@ impl<C: Timer + 'static> Builder<C> {
         })
     }
 
-    fn this(mut self, change: impl FnOnce(&mut Rule<C>)) -> Self {
+    fn this(mut self, change: impl FnOnce(&mut LayerRule<C>)) -> Self {
         if let Some(rule) = self.0.rules.last_mut() {
             change(rule);
         }
@@ -129,7 +129,7 @@ impl<C: Timer + 'static> Builder<C> {
     /// Limits of this process are decided in one atomic step, and so are the shared limits of one store. If a layer has both,
     /// or limits of several stores, the limits of this process are decided first. If a store then denies, they are refunded.
     pub fn and(mut self, limit: impl IntoLimit<Clock = C>, key: impl KeySource + 'static) -> Self {
-        self.0.rules.push(Rule::new(Source::Fixed(limit.into_limit()), key));
+        self.0.rules.push(LayerRule::new(LimitSource::Fixed(limit.into_limit()), key));
         self
     }
 
@@ -140,7 +140,7 @@ impl<C: Timer + 'static> Builder<C> {
         limit: impl Fn(&request::Parts) -> Option<Limit<C>> + Send + Sync + 'static,
         key: impl KeySource + 'static,
     ) -> Self {
-        self.0.rules.push(Rule::new(Source::ByRequest(Box::new(limit)), key));
+        self.0.rules.push(LayerRule::new(LimitSource::ByRequest(Box::new(limit)), key));
         self
     }
 
@@ -279,7 +279,7 @@ impl<C: Timer + 'static> Builder<C> {
     }
 }
 
-impl<C> fmt::Debug for Options<C> {
+impl<C> fmt::Debug for LayerOptions<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.rules.iter().map(|rule| rule.name.as_str()).collect();
         f.debug_struct("Options")
@@ -306,7 +306,7 @@ impl<C> fmt::Debug for Builder<C> {
 ///
 /// The response's body is a [`Body`](crate::Body), unless the layer is for services of the [same body](Self::same_body).
 pub struct RateLimitLayer<C = SystemClock, K = Wrapped> {
-    options: Arc<Options<C>>,
+    options: Arc<LayerOptions<C>>,
     bodies: PhantomData<fn() -> K>,
 }
 
@@ -348,7 +348,7 @@ impl<C: Timer + 'static> RateLimitLayer<C> {
 
 #[cfg(feature = "reqwest")]
 impl<C> RateLimitLayer<C> {
-    pub(crate) const fn options(&self) -> &Arc<Options<C>> {
+    pub(crate) const fn options(&self) -> &Arc<LayerOptions<C>> {
         &self.options
     }
 }

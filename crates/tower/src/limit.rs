@@ -11,23 +11,23 @@ use crate::time::Time;
 
 /// A limit of a layer: a [`KeyedLimiter`], a [`Limiter`] for all requests together, a `SharedLimit` (feature `shared`), or a
 /// [custom limit](Self::own). Cheap to clone; clones share the limit.
-pub struct Limit<C = SystemClock>(pub(crate) Kind<C>);
+pub struct Limit<C = SystemClock>(pub(crate) LimitKind<C>);
 
-pub(crate) enum Kind<C> {
+pub(crate) enum LimitKind<C> {
     Keyed(Arc<KeyedLimiter<C>>),
     Unkeyed(Arc<Limiter<C>>),
     #[cfg(feature = "shared")]
     Shared(SharedLimit),
-    Own(Arc<dyn Own>),
+    Own(Arc<dyn CustomLimit>),
 }
 
 /// A [`KeyedLimit`] as a trait object.
-pub(crate) trait Own: Send + Sync {
+pub(crate) trait CustomLimit: Send + Sync {
     fn decide<'a>(&'a self, key: &'a [u8], cost: u64) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
     fn policy(&self) -> Policy;
 }
 
-impl<L: KeyedLimit> Own for L {
+impl<L: KeyedLimit> CustomLimit for L {
     fn decide<'a>(&'a self, key: &'a [u8], cost: u64) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>> {
         Box::pin(KeyedLimit::decide(self, key, cost))
     }
@@ -41,7 +41,7 @@ impl Limit {
     /// A custom limit. It cannot refund: its units stay taken even if another limit of the same layer denies. It is therefore
     /// decided last.
     pub fn own(limit: impl KeyedLimit + 'static) -> Self {
-        Self(Kind::Own(Arc::new(limit)))
+        Self(LimitKind::Own(Arc::new(limit)))
     }
 }
 
@@ -50,38 +50,38 @@ impl<C: Timer + 'static> Limit<C> {
     #[must_use]
     pub fn policy(&self) -> Policy {
         match &self.0 {
-            Kind::Keyed(limiter) => KeyedLimit::policy(&**limiter),
-            Kind::Unkeyed(limiter) => KeyedLimit::policy(&**limiter),
+            LimitKind::Keyed(limiter) => KeyedLimit::policy(&**limiter),
+            LimitKind::Unkeyed(limiter) => KeyedLimit::policy(&**limiter),
             #[cfg(feature = "shared")]
-            Kind::Shared(limit) => *limit.policy(),
-            Kind::Own(limit) => Own::policy(&**limit),
+            LimitKind::Shared(limit) => *limit.policy(),
+            LimitKind::Own(limit) => CustomLimit::policy(&**limit),
         }
     }
 
     /// A number that is another one after each change of the policy, if there is one.
     pub(crate) fn policy_version(&self) -> Option<u64> {
         match &self.0 {
-            Kind::Keyed(limiter) => Some(limiter.policy_version()),
-            Kind::Unkeyed(limiter) => Some(limiter.policy_version()),
+            LimitKind::Keyed(limiter) => Some(limiter.policy_version()),
+            LimitKind::Unkeyed(limiter) => Some(limiter.policy_version()),
             // Its policy never changes.
             #[cfg(feature = "shared")]
-            Kind::Shared(_) => Some(0),
-            Kind::Own(_) => None,
+            LimitKind::Shared(_) => Some(0),
+            LimitKind::Own(_) => None,
         }
     }
 
     /// Whether this process decides without waiting for a store.
     pub(crate) const fn is_local(&self) -> bool {
-        matches!(self.0, Kind::Keyed(_) | Kind::Unkeyed(_))
+        matches!(self.0, LimitKind::Keyed(_) | LimitKind::Unkeyed(_))
     }
 
     pub(crate) fn time(&self) -> Arc<dyn Time> {
         match &self.0 {
-            Kind::Keyed(limiter) => Arc::new(limiter.clock().clone()) as Arc<dyn Time>,
-            Kind::Unkeyed(limiter) => Arc::new(limiter.clock().clone()),
+            LimitKind::Keyed(limiter) => Arc::new(limiter.clock().clone()) as Arc<dyn Time>,
+            LimitKind::Unkeyed(limiter) => Arc::new(limiter.clock().clone()),
             #[cfg(feature = "shared")]
-            Kind::Shared(_) => Arc::new(SystemClock::new()),
-            Kind::Own(_) => Arc::new(SystemClock::new()),
+            LimitKind::Shared(_) => Arc::new(SystemClock::new()),
+            LimitKind::Own(_) => Arc::new(SystemClock::new()),
         }
     }
 }
@@ -89,11 +89,11 @@ impl<C: Timer + 'static> Limit<C> {
 impl<C> Clone for Limit<C> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
-            Kind::Keyed(limiter) => Kind::Keyed(Arc::clone(limiter)),
-            Kind::Unkeyed(limiter) => Kind::Unkeyed(Arc::clone(limiter)),
+            LimitKind::Keyed(limiter) => LimitKind::Keyed(Arc::clone(limiter)),
+            LimitKind::Unkeyed(limiter) => LimitKind::Unkeyed(Arc::clone(limiter)),
             #[cfg(feature = "shared")]
-            Kind::Shared(limit) => Kind::Shared(limit.clone()),
-            Kind::Own(limit) => Kind::Own(Arc::clone(limit)),
+            LimitKind::Shared(limit) => LimitKind::Shared(limit.clone()),
+            LimitKind::Own(limit) => LimitKind::Own(Arc::clone(limit)),
         })
     }
 }
@@ -101,11 +101,11 @@ impl<C> Clone for Limit<C> {
 impl<C> fmt::Debug for Limit<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Keyed(limiter) => limiter.fmt(f),
-            Kind::Unkeyed(limiter) => limiter.fmt(f),
+            LimitKind::Keyed(limiter) => limiter.fmt(f),
+            LimitKind::Unkeyed(limiter) => limiter.fmt(f),
             #[cfg(feature = "shared")]
-            Kind::Shared(limit) => limit.fmt(f),
-            Kind::Own(_) => f.write_str("Own"),
+            LimitKind::Shared(limit) => limit.fmt(f),
+            LimitKind::Own(_) => f.write_str("Own"),
         }
     }
 }
@@ -131,7 +131,7 @@ impl<C: Timer + 'static> IntoLimit for Arc<KeyedLimiter<C>> {
     type Clock = C;
 
     fn into_limit(self) -> Limit<C> {
-        Limit(Kind::Keyed(self))
+        Limit(LimitKind::Keyed(self))
     }
 }
 
@@ -147,7 +147,7 @@ impl<C: Timer + 'static> IntoLimit for Arc<Limiter<C>> {
     type Clock = C;
 
     fn into_limit(self) -> Limit<C> {
-        Limit(Kind::Unkeyed(self))
+        Limit(LimitKind::Unkeyed(self))
     }
 }
 
@@ -164,6 +164,6 @@ impl IntoLimit for SharedLimit {
     type Clock = SystemClock;
 
     fn into_limit(self) -> Limit {
-        Limit(Kind::Shared(self))
+        Limit(LimitKind::Shared(self))
     }
 }

@@ -9,8 +9,8 @@ use tidegate_limiter::Timer;
 
 use crate::{
     Bill, NoKey, Reason,
-    layer::{Options, Rule, Source, no_decision},
-    limit::{Kind, Limit},
+    layer::{LayerOptions, LayerRule, LimitSource, no_decision},
+    limit::{Limit, LimitKind},
     log::at_most_once_a_minute,
     settle::Settle,
 };
@@ -33,24 +33,24 @@ pub(crate) struct Refused {
 }
 
 /// All questions that a request puts to a layer.
-pub(crate) struct Asked<'r, C> {
+pub(crate) struct LayerQuestions<'r, C> {
     /// Local limits come first, and limits that cannot refund come last.
     pub(crate) questions: SmallVec<[LimitQuestion<'r, C>; 2]>,
     pub(crate) shadows: SmallVec<[LimitQuestion<'r, C>; 2]>,
 }
 
-impl<C: Timer + 'static> Options<C> {
+impl<C: Timer + 'static> LayerOptions<C> {
     /// The question of one rule, or `None` if the rule does not limit the request.
     #[inline]
     pub(crate) fn question<'r>(
         &'r self,
         at: usize,
-        rule: &'r Rule<C>,
+        rule: &'r LayerRule<C>,
         parts: &'r Parts,
     ) -> Result<Option<LimitQuestion<'r, C>>, Box<Refused>> {
         let limit = match &rule.source {
-            Source::Fixed(limit) => Cow::Borrowed(limit),
-            Source::ByRequest(choose) => match choose(parts) {
+            LimitSource::Fixed(limit) => Cow::Borrowed(limit),
+            LimitSource::ByRequest(choose) => match choose(parts) {
                 Some(limit) => Cow::Owned(limit),
                 None => return Ok(None),
             },
@@ -75,7 +75,7 @@ impl<C: Timer + 'static> Options<C> {
     fn key_of_none(
         &self,
         at: usize,
-        rule: &Rule<C>,
+        rule: &LayerRule<C>,
         limit: &Limit<C>,
     ) -> Result<Option<Cow<'static, [u8]>>, Box<Refused>> {
         let (reason, decision) = match self.no_key {
@@ -103,8 +103,8 @@ impl<C: Timer + 'static> Options<C> {
     }
 
     /// The questions of a request: none if no limit applies to it.
-    pub(crate) fn questions<'r>(&'r self, parts: &'r Parts) -> Result<Asked<'r, C>, Box<Refused>> {
-        let mut asked = Asked { questions: SmallVec::new(), shadows: SmallVec::new() };
+    pub(crate) fn questions<'r>(&'r self, parts: &'r Parts) -> Result<LayerQuestions<'r, C>, Box<Refused>> {
+        let mut asked = LayerQuestions { questions: SmallVec::new(), shadows: SmallVec::new() };
         if self.is_exempt(parts) {
             return Ok(asked);
         }
@@ -118,10 +118,10 @@ impl<C: Timer + 'static> Options<C> {
         }
         if asked.questions.len() > 1 {
             asked.questions.sort_by_key(|question| match question.limit.0 {
-                Kind::Keyed(_) | Kind::Unkeyed(_) => 0,
+                LimitKind::Keyed(_) | LimitKind::Unkeyed(_) => 0,
                 #[cfg(feature = "shared")]
-                Kind::Shared(_) => 1,
-                Kind::Own(_) => 2,
+                LimitKind::Shared(_) => 1,
+                LimitKind::Own(_) => 2,
             });
         }
         Ok(asked)

@@ -17,23 +17,23 @@ use crate::{
     Bill, Tell,
     answer::is_grpc,
     bodies::{Bodies, OutOf, Wrapped},
-    decide::Verdict,
+    decide::LayerDecision,
     fields::{Fields, write_retry_after},
     future::{After, ResponseFuture, finish},
     hold::Holds,
-    layer::Options,
+    layer::LayerOptions,
     signals,
 };
 
 /// A service behind limits, made by [`RateLimitLayer`](crate::RateLimitLayer).
 pub struct RateLimit<S, C = SystemClock, K = Wrapped> {
     inner: S,
-    options: Arc<Options<C>>,
+    options: Arc<LayerOptions<C>>,
     bodies: PhantomData<fn() -> K>,
 }
 
 impl<S, C, K> RateLimit<S, C, K> {
-    pub(crate) fn new(inner: S, options: Arc<Options<C>>) -> Self {
+    pub(crate) fn new(inner: S, options: Arc<LayerOptions<C>>) -> Self {
         Self { inner, options, bodies: PhantomData }
     }
 }
@@ -74,7 +74,7 @@ where
             // The service writes the cost into it. Limits of several layers can share one.
             parts.extensions.get_or_insert_default::<Bill>();
         }
-        let mut verdict = Verdict::new();
+        let mut verdict = LayerDecision::new();
         let is_decided = options.decide_first(&mut verdict, &parts);
         if is_decided && verdict.refused.is_some() {
             return ResponseFuture::answered(options.refuse::<R, _>(&parts, &verdict));
@@ -94,10 +94,10 @@ where
 /// Finishes a request that cannot be decided or run immediately.
 async fn later<S, B, R, O, C>(
     mut inner: S,
-    options: Arc<Options<C>>,
+    options: Arc<LayerOptions<C>>,
     parts: Parts,
     body: B,
-    decided: Option<Verdict<C>>,
+    decided: Option<LayerDecision<C>>,
 ) -> Result<Response<O>, S::Error>
 where
     S: Service<Request<B>, Response = Response<R>>,
@@ -126,14 +126,14 @@ pub struct Admitted<C: Timer + 'static> {
 
 impl<C: Timer + 'static> Admitted<C> {
     #[inline]
-    fn new(options: &Options<C>, verdict: &mut Verdict<C>) -> Self {
+    fn new(options: &LayerOptions<C>, verdict: &mut LayerDecision<C>) -> Self {
         let fields = if options.tell == Tell::Always { options.fields(&verdict.told) } else { None };
         Self { fields, ..Self::quiet(verdict) }
     }
 
     /// An admitted request whose response reports no limits. Its service is called next.
     #[inline]
-    pub(crate) fn quiet(verdict: &mut Verdict<C>) -> Self {
+    pub(crate) fn quiet(verdict: &mut LayerDecision<C>) -> Self {
         let mut holds = verdict.holds.take();
         holds.run();
         Self { fields: None, holds }
@@ -156,9 +156,9 @@ impl<R, O: OutOf<R>, C: Timer + 'static> After<R, O> for Admitted<C> {
     }
 }
 
-impl<C: Timer + 'static> Options<C> {
+impl<C: Timer + 'static> LayerOptions<C> {
     /// Waits out the delay of an admitted request.
-    pub(crate) async fn wait_out(&self, verdict: &Verdict<C>) {
+    pub(crate) async fn wait_out(&self, verdict: &LayerDecision<C>) {
         let delay = verdict.delay();
         if !delay.is_zero() {
             self.time.sleep_until(self.time.now().saturating_add(delay.into())).await;
@@ -166,7 +166,7 @@ impl<C: Timer + 'static> Options<C> {
     }
 
     #[cold]
-    fn refuse<R, O: OutOf<R>>(&self, parts: &Parts, verdict: &Verdict<C>) -> Response<O> {
+    fn refuse<R, O: OutOf<R>>(&self, parts: &Parts, verdict: &LayerDecision<C>) -> Response<O> {
         let Some(refused) = &verdict.refused else { return Response::new(O::told(Bytes::new())) };
         let refusal = self.refusal(refused, parts);
         signals::refused(&refusal);

@@ -5,23 +5,23 @@ use tidegate_redis::{Part, SharedDecision, SharedLimit, Source, Store};
 
 use crate::{
     Reason,
-    decide::Verdict,
+    decide::LayerDecision,
     hold::Hold,
     in_flight::is_in_flight,
-    layer::{Options, no_decision},
-    limit::Kind,
+    layer::{LayerOptions, no_decision},
+    limit::LimitKind,
     question::LimitQuestion,
     settle::Settle,
 };
 
-impl<C: Timer + 'static> Options<C> {
+impl<C: Timer + 'static> LayerOptions<C> {
     /// Decides over shared limits: the limits of one store in one step, and the stores one after another.
-    pub(crate) async fn decide_shared(&self, questions: &[LimitQuestion<'_, C>]) -> Verdict<C> {
+    pub(crate) async fn decide_shared(&self, questions: &[LimitQuestion<'_, C>]) -> LayerDecision<C> {
         let shared = |question: &LimitQuestion<'_, C>| match &question.limit.0 {
-            Kind::Shared(limit) => Some(limit.clone()),
+            LimitKind::Shared(limit) => Some(limit.clone()),
             _ => None,
         };
-        let mut verdict = Verdict::new();
+        let mut verdict = LayerDecision::new();
         let mut left: Vec<(SharedLimit, &LimitQuestion<'_, C>)> =
             questions.iter().filter_map(|question| Some((shared(question)?, question))).collect();
         while let Some((first, _)) = left.first() {
@@ -41,8 +41,8 @@ impl<C: Timer + 'static> Options<C> {
         verdict
     }
 
-    async fn decide_one(&self, limit: &SharedLimit, question: &LimitQuestion<'_, C>) -> Verdict<C> {
-        let mut verdict = Verdict::new();
+    async fn decide_one(&self, limit: &SharedLimit, question: &LimitQuestion<'_, C>) -> LayerDecision<C> {
+        let mut verdict = LayerDecision::new();
         if !is_in_flight(limit.policy()) {
             let answer = limit.acquire(&question.key, question.cost).await;
             self.take_shared(&mut verdict, question, &answer);
@@ -70,14 +70,14 @@ impl<C: Timer + 'static> Options<C> {
         &self,
         store: &Store,
         together: &[(SharedLimit, &LimitQuestion<'_, C>)],
-    ) -> Verdict<C> {
+    ) -> LayerDecision<C> {
         let part = |(limit, question): &'_ (SharedLimit, &'_ LimitQuestion<'_, C>)| {
             (limit.clone(), question.key.clone().into_owned(), question.cost)
         };
         let owned: Vec<_> = together.iter().map(part).collect();
         let parts: Vec<Part<'_>> =
             owned.iter().map(|(limit, key, cost)| Part { limit, key, cost: *cost }).collect();
-        let mut verdict = Verdict::new();
+        let mut verdict = LayerDecision::new();
         match store.acquire_all(&parts).await {
             Ok(answers) => {
                 let allowed = answers.iter().all(SharedDecision::is_allowed);
@@ -99,7 +99,7 @@ impl<C: Timer + 'static> Options<C> {
 
     fn take_shared(
         &self,
-        verdict: &mut Verdict<C>,
+        verdict: &mut LayerDecision<C>,
         question: &LimitQuestion<'_, C>,
         answer: &SharedDecision,
     ) {

@@ -45,7 +45,7 @@ impl Name {
 }
 
 /// A limit's decision, for the headers.
-pub(crate) struct Told<C> {
+pub(crate) struct HeaderDecision<C> {
     pub(crate) rule: usize,
     pub(crate) decision: Decision,
     /// The limit, if the rule chose it for this request.
@@ -79,7 +79,12 @@ pub(crate) struct LastText {
 
 impl LastText {
     /// The text for this answer; most often the one that was formatted last.
-    pub(crate) fn of<C: Timer + 'static>(&self, name: &str, told: &Told<C>, limit: &Limit<C>) -> HeaderValue {
+    pub(crate) fn of<C: Timer + 'static>(
+        &self,
+        name: &str,
+        told: &HeaderDecision<C>,
+        limit: &Limit<C>,
+    ) -> HeaderValue {
         // The versions of a limit that was chosen for one request are not the rule's.
         let version = if told.chosen.is_none() { limit.policy_version() } else { None };
         // A key with an override has another quota than its limit.

@@ -41,7 +41,7 @@ pub struct How {
 }
 
 /// The server and how to reach it.
-pub struct Target<'a> {
+pub struct HttpTarget<'a> {
     pub server: &'a Address,
     pub how: &'a How,
     /// The option of `serve` that sets the address.
@@ -62,7 +62,7 @@ pub enum ClientError {
 }
 
 /// The status and the body of a response.
-pub struct Reply {
+pub struct HttpReply {
     pub status: u16,
     pub body: Value,
 }
@@ -72,14 +72,14 @@ trait Stream: Read + Write {}
 
 impl<S: Read + Write> Stream for S {}
 
-impl Target<'_> {
-    pub fn ask(&self, method: &str, path: &str, body: &str) -> Result<Reply, ClientError> {
+impl HttpTarget<'_> {
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> Result<HttpReply, ClientError> {
         self.exchange(method, path, body, |status, stream| {
             let mut text = String::new();
             match stream.take(MOST_BYTES).read_to_string(&mut text) {
                 // A server may close the connection without a TLS closing message; after a complete response this is fine.
                 Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-                _ => Ok(serde_json::from_str(&text).ok().map(|body| Reply { status, body })),
+                _ => Ok(serde_json::from_str(&text).ok().map(|body| HttpReply { status, body })),
             }
         })
     }
@@ -93,7 +93,7 @@ impl Target<'_> {
             let mut text = String::new();
             // An error while reading only shortens the text of the error message.
             let _ = stream.take(64 * 1024).read_to_string(&mut text);
-            Ok(serde_json::from_str(&text).ok().map(|body| Err(Reply { status, body })))
+            Ok(serde_json::from_str(&text).ok().map(|body| Err(HttpReply { status, body })))
         });
         answered?.or_else(|refused| Self::accepted(refused).and(Err(self.no_tidegate())))
     }
@@ -178,7 +178,7 @@ impl Target<'_> {
         Self::accepted(self.ask("POST", path, &body.to_string())?)
     }
 
-    fn accepted(answer: Reply) -> Result<Value, ClientError> {
+    fn accepted(answer: HttpReply) -> Result<Value, ClientError> {
         match answer.status {
             200 | 429 => Ok(answer.body),
             status => {

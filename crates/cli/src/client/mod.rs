@@ -20,7 +20,7 @@ use tidegate_core::{Clock, clock::SystemClock};
 
 use self::shown::{columns, decided, written};
 pub use self::{
-    connection::{ClientError, How, Target},
+    connection::{ClientError, How, HttpTarget},
     shown::print,
 };
 use crate::values::{Address, positive, server};
@@ -46,14 +46,14 @@ pub struct AdminTarget {
 }
 
 impl DataTarget {
-    fn target(&self) -> Target<'_> {
-        Target { server: &self.server, how: &self.how, option: "--http" }
+    fn target(&self) -> HttpTarget<'_> {
+        HttpTarget { server: &self.server, how: &self.how, option: "--http" }
     }
 }
 
 impl AdminTarget {
-    pub fn target(&self) -> Target<'_> {
-        Target { server: &self.server, how: &self.how, option: "--admin" }
+    pub fn target(&self) -> HttpTarget<'_> {
+        HttpTarget { server: &self.server, how: &self.how, option: "--admin" }
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use tidegate_server::{
     rules::{self as server_rules, Keeping},
     trace::{Recording, RecordingError, is_recording},
-    what_if::{Denials, Estimate, WhatIf, what_if},
+    what_if::{Denials, KeysEstimate, WhatIf, what_if},
 };
 use tidegate_sim::{
     Progress,
@@ -24,7 +24,7 @@ use super::{
     error::SimulateError,
     examine, note,
 };
-use crate::client::Target;
+use crate::client::HttpTarget;
 
 /// A trace, and where it comes from.
 pub struct Recorded {
@@ -36,7 +36,7 @@ pub struct Recorded {
 pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
     let (read, source) = match (&args.server, &args.files[..]) {
         (Some(server), _) => {
-            let target = Target { server, how: &args.how, option: "--admin" };
+            let target = HttpTarget { server, how: &args.how, option: "--admin" };
             let read = target.read("/v1/trace", |body| Recording::read(body))?;
             (Some(read), format!("the trace of {server}"))
         }
@@ -220,8 +220,8 @@ fn write_limit(out: &mut impl Write, told: &WhatIf) -> io::Result<()> {
     Ok(())
 }
 
-fn with_margin(estimate: Estimate) -> String {
-    let Estimate { about, margin } = estimate;
+fn with_margin(estimate: KeysEstimate) -> String {
+    let KeysEstimate { about, margin } = estimate;
     match about {
         0 if margin > 0 => format!("at most {margin}"),
         _ => format!("{about} ± {margin}"),

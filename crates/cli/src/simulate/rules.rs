@@ -17,7 +17,7 @@ use super::{
 };
 
 /// A policy to replay with its requests: the limit itself, or one of its overrides.
-struct Part<'a> {
+struct ReplayedPolicy<'a> {
     name: String,
     policy: &'a PolicySpec,
     trace: Trace,
@@ -115,7 +115,7 @@ fn warn(report: &mut Report, limit: &LimitSpec, selector: &Selector, selected: &
 }
 
 /// The limit without the keys that have their own policy, and each of these keys.
-fn parts<'a>(limit: &'a LimitSpec, trace: &Trace) -> Vec<Part<'a>> {
+fn parts<'a>(limit: &'a LimitSpec, trace: &Trace) -> Vec<ReplayedPolicy<'a>> {
     let mut parts = Vec::new();
     let is_apart = |key: &str| limit.overrides.contains_key(key) || limit.deny.contains(key);
     let rest = if limit.overrides.is_empty() && limit.deny.is_empty() {
@@ -123,11 +123,11 @@ fn parts<'a>(limit: &'a LimitSpec, trace: &Trace) -> Vec<Part<'a>> {
     } else {
         trace.of_keys(|key| !is_apart(key))
     };
-    parts.push(Part { name: limit.name.clone(), policy: &limit.policy, trace: rest });
+    parts.push(ReplayedPolicy { name: limit.name.clone(), policy: &limit.policy, trace: rest });
     for (key, policy) in &limit.overrides {
         let own = trace.of_keys(|label| label == key);
         if own.requests() > 0 && policy.algorithm.limits_rate() {
-            parts.push(Part { name: format!("{}, {key}", limit.name), policy, trace: own });
+            parts.push(ReplayedPolicy { name: format!("{}, {key}", limit.name), policy, trace: own });
         }
     }
     parts

@@ -4,7 +4,7 @@ use ratatui::crossterm::event::KeyCode;
 
 use super::{
     Sort,
-    data::{HeavyKey, Limit, Overview, Standing, Top},
+    data::{HeavyKey, Overview, Standing, Top, TopLimit},
 };
 
 /// The current screen.
@@ -78,14 +78,14 @@ impl App {
     }
 
     fn order(&mut self) {
-        fn by(limits: &mut [Limit], number: impl Fn(&Limit) -> Option<f64>) {
-            let number = |limit: &Limit| number(limit).unwrap_or(-1.0);
+        fn by(limits: &mut [TopLimit], number: impl Fn(&TopLimit) -> Option<f64>) {
+            let number = |limit: &TopLimit| number(limit).unwrap_or(-1.0);
             limits.sort_by(|a, b| number(b).total_cmp(&number(a)));
         }
         let limits = &mut self.overview.limits;
         match self.sort {
             Sort::Denied => by(limits, |limit| limit.denied_per_second),
-            Sort::Share => by(limits, Limit::share_denied),
+            Sort::Share => by(limits, TopLimit::share_denied),
             Sort::Admitted => by(limits, |limit| limit.admitted_per_second),
             Sort::Name => limits.sort_by(|a, b| a.name.cmp(&b.name)),
         }
@@ -93,12 +93,12 @@ impl App {
     }
 
     /// The limits that match the filter.
-    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
+    pub fn limits(&self) -> impl Iterator<Item = &TopLimit> {
         self.overview.limits.iter().filter(|limit| limit.name.contains(&self.filter))
     }
 
     /// The limit on the screen.
-    pub fn limit(&self) -> Option<&Limit> {
+    pub fn limit(&self) -> Option<&TopLimit> {
         let (Screen::Limit { limit: name } | Screen::Key { limit: name, .. }) = &self.screen else {
             return None;
         };

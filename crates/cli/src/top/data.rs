@@ -3,7 +3,7 @@
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::client::{ClientError, Target};
+use crate::client::{ClientError, HttpTarget};
 
 /// The number of seconds to show.
 pub const RECENT: usize = 60;
@@ -14,7 +14,7 @@ const KEYS: usize = 100;
 pub struct Overview {
     pub version: String,
     pub store: Option<Store>,
-    pub limits: Vec<Limit>,
+    pub limits: Vec<TopLimit>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -24,7 +24,7 @@ pub struct Store {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Limit {
+pub struct TopLimit {
     pub name: String,
     pub algorithm: String,
     pub quota: String,
@@ -45,7 +45,7 @@ pub struct Limit {
     pub heaviest: Option<Heaviest>,
 }
 
-impl Limit {
+impl TopLimit {
     /// The fraction of its recent requests that it denied; `None` without requests.
     pub fn share_denied(&self) -> Option<f64> {
         let (admitted, denied) = (self.admitted_per_second?, self.denied_per_second?);
@@ -93,9 +93,9 @@ pub struct Standing {
 }
 
 /// The server.
-pub struct Server<'a>(pub Target<'a>);
+pub struct TopServer<'a>(pub HttpTarget<'a>);
 
-impl Server<'_> {
+impl TopServer<'_> {
     pub fn overview_json(&self) -> Result<Value, ClientError> {
         self.0.get(&format!("/v1/limits?recent={RECENT}"))
     }

@@ -17,7 +17,7 @@ use std::{
 
 use clap::ValueEnum;
 
-use self::{app::App, data::Server};
+use self::{app::App, data::TopServer};
 use crate::{
     client::{AdminTarget, ClientError, Printed, exit, pause, print},
     values::positive,
@@ -69,7 +69,7 @@ pub enum Sort {
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let server = Server(args.target.target());
+    let server = TopServer(args.target.target());
     let mut app = App::new(&args.target.server.to_string(), args.sort, &args.filter);
     let done = if args.format.is_json() {
         lines(&server, args)
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> ExitCode {
     exit(done.map(|()| true))
 }
 
-fn lines(server: &Server<'_>, args: &Args) -> Result<(), ClientError> {
+fn lines(server: &TopServer<'_>, args: &Args) -> Result<(), ClientError> {
     loop {
         let value = server.overview_json()?;
         if writeln!(io::stdout(), "{value}").is_err() || args.once {

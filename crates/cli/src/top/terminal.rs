@@ -7,7 +7,7 @@ use tidegate_core::{Clock, clock::SystemClock};
 
 use super::{
     app::{Action, App, Effect, Screen},
-    data::Server,
+    data::TopServer,
     view,
 };
 use crate::client::ClientError;
@@ -16,7 +16,7 @@ use crate::client::ClientError;
 ///
 /// # Errors
 /// When the terminal cannot be used.
-pub fn run(mut app: App, server: &Server<'_>, every: Duration) -> io::Result<()> {
+pub fn run(mut app: App, server: &TopServer<'_>, every: Duration) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let done = serve(&mut terminal, &mut app, server, every);
     ratatui::restore();
@@ -26,7 +26,7 @@ pub fn run(mut app: App, server: &Server<'_>, every: Duration) -> io::Result<()>
 fn serve(
     terminal: &mut ratatui::DefaultTerminal,
     app: &mut App,
-    server: &Server<'_>,
+    server: &TopServer<'_>,
     every: Duration,
 ) -> io::Result<()> {
     let clock = SystemClock::new();
@@ -62,7 +62,7 @@ fn serve(
     }
 }
 
-fn act(server: &Server<'_>, action: &Action) -> String {
+fn act(server: &TopServer<'_>, action: &Action) -> String {
     let done = match action {
         Action::Block { limit, key } => server.block(limit, key).map(|()| "blocked"),
         Action::Unblock { limit, key } => {
@@ -73,13 +73,13 @@ fn act(server: &Server<'_>, action: &Action) -> String {
 }
 
 /// Refreshes the data of the current screen. On an error, the old data stays and the error is shown.
-fn refresh(app: &mut App, server: &Server<'_>) {
+fn refresh(app: &mut App, server: &TopServer<'_>) {
     if let Err(error) = ask(app, server) {
         app.message = error.to_string();
     }
 }
 
-fn ask(app: &mut App, server: &Server<'_>) -> Result<(), ClientError> {
+fn ask(app: &mut App, server: &TopServer<'_>) -> Result<(), ClientError> {
     app.show(server.overview()?);
     match app.screen.clone() {
         Screen::Overview => {}

@@ -13,7 +13,7 @@ use ratatui::{
 use super::{
     Sort,
     app::{Action, App, List, Screen},
-    data::{Limit, shown},
+    data::{TopLimit, shown},
 };
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -75,7 +75,7 @@ fn footing(app: &App) -> &'static str {
 }
 
 /// The cells of a limit's row.
-fn cells(limit: &Limit) -> [String; 7] {
+fn cells(limit: &TopLimit) -> [String; 7] {
     let trend = limit.recent.as_ref().map(|recent| trend(&recent.denied)).unwrap_or_default();
     let heaviest = limit.heaviest.as_ref();
     let name = if limit.shadow { format!("{} (shadow)", limit.name) } else { limit.name.clone() };

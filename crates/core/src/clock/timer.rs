@@ -152,18 +152,18 @@ impl Clock for ManualTimer {
 
 impl Timer for ManualTimer {
     fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<> {
-        Sleep { timer: self.clone(), at, number: None }
+        ManualSleep { timer: self.clone(), at, number: None }
     }
 }
 
-struct Sleep {
+struct ManualSleep {
     timer: ManualTimer,
     at: Nanos,
     /// Its number among the sleepers, once it is registered.
     number: Option<u64>,
 }
 
-impl Future for Sleep {
+impl Future for ManualSleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -185,7 +185,7 @@ impl Future for Sleep {
     }
 }
 
-impl Drop for Sleep {
+impl Drop for ManualSleep {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             let waker = self.timer.shared.sleepers().wakers.remove(&(self.at, number));

@@ -14,7 +14,7 @@ use super::sync::{AtomicU64, Ordering, fence};
 
 /// An allotment with all its attributes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Open {
+pub(crate) struct OpenAllotment {
     /// The number of units when the allotment was opened.
     pub units: u32,
     /// When the allotment expires, on the node's clock.
@@ -26,18 +26,18 @@ pub(crate) struct Open {
     /// When the shared state recovers completely if nothing more is taken, on the node's clock.
     pub reset_at: Nanos,
     /// The newest denial of any cost. A cost of 0 means none.
-    pub refused: Refusal,
+    pub refused: RefusedCost,
 }
 
 /// A cost that is denied until a time, on the node's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct RefusedCost {
     pub cost: u64,
     pub until: Nanos,
     pub reset_at: Nanos,
 }
 
-impl Refusal {
+impl RefusedCost {
     pub fn decision(&self, limit: u64, left: u32, now: Nanos) -> Decision {
         let reset_after = self.reset_at.saturating_since(now).get();
         let standing = Standing { limit, room: left.into(), unit: 1, reset_after };
@@ -137,7 +137,7 @@ impl Allotment {
     pub fn refusal(&self, limit: u64, cost: u64, now: Nanos) -> Option<Decision> {
         // Acquire: as in `spend`.
         let word = self.word.load(Ordering::Acquire);
-        let refusal = Refusal {
+        let refusal = RefusedCost {
             cost: self.refused_cost.load(Ordering::Relaxed),
             until: Nanos::new(self.refused_until.load(Ordering::Relaxed)),
             reset_at: Nanos::new(self.refused_reset.load(Ordering::Relaxed)),
@@ -159,7 +159,7 @@ impl Allotment {
 
     /// Ends the generation and begins the next, which `next` creates from the number of units left. The caller must hold the
     /// lease's lock.
-    pub fn replace(&self, next: impl FnOnce(u32) -> Open) {
+    pub fn replace(&self, next: impl FnOnce(u32) -> OpenAllotment) {
         let step = 1 << 32;
         // Relaxed: no other thread begins generations. After the swap no thread can spend.
         let begun = generation(self.word.load(Ordering::Relaxed)).wrapping_add(step);

@@ -4,7 +4,7 @@ use crate::{Decision, Nanos};
 
 use super::{
     GiveBack, Grant, Mode, Request, Terms,
-    allotment::{Allotment, Open, Refusal},
+    allotment::{Allotment, OpenAllotment, RefusedCost},
     demand::Demand,
     refusals::Refusals,
 };
@@ -21,7 +21,7 @@ const PLENTY: u32 = 32;
 /// An allotment, and when the authority's state counted it, on the authority's clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct HeldAllotment {
-    open: Open,
+    open: OpenAllotment,
     taken: Nanos,
     /// Whether it ends because of the slack, and not with a slot.
     whole: bool,
@@ -129,7 +129,7 @@ impl LeaseState {
     }
 
     fn end(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) {
-        let open = Open { refused: self.current.open.refused, ..Open::default() };
+        let open = OpenAllotment { refused: self.current.open.refused, ..OpenAllotment::default() };
         self.open(allotment, terms, HeldAllotment { open, ..HeldAllotment::default() }, now);
     }
 
@@ -174,7 +174,7 @@ impl LeaseState {
         // takes many times as long, it may never come.
         let trip = self.round_trip.get().max(1_000);
         let until = now.saturating_add(Nanos::new(if others { trip / 4 } else { trip }));
-        let refused = Refusal { cost, until, reset_at: self.current.open.reset_at.max(until) };
+        let refused = RefusedCost { cost, until, reset_at: self.current.open.reset_at.max(until) };
         self.show(allotment, |open| open.refused = refused);
         if others {
             return Some(refused.decision(terms.limit(), allotment.left(), now));
@@ -188,7 +188,7 @@ impl LeaseState {
         (self.scarce, self.probing_until) = (false, Nanos::ZERO);
         let shown = self.current.open.refused;
         if shown.cost > 0 && !self.refusals.has(&shown) {
-            self.show(allotment, |open| open.refused = Refusal::default());
+            self.show(allotment, |open| open.refused = RefusedCost::default());
         }
     }
 
@@ -203,10 +203,10 @@ impl LeaseState {
     }
 
     /// Changes the attributes of the allotment, and keeps its units.
-    fn show(&mut self, allotment: &Allotment, change: impl FnOnce(&mut Open)) {
+    fn show(&mut self, allotment: &Allotment, change: impl FnOnce(&mut OpenAllotment)) {
         let open = &mut self.current.open;
         change(open);
-        allotment.replace(|units| Open { units, ..*open });
+        allotment.replace(|units| OpenAllotment { units, ..*open });
     }
 
     /// A request for a caller's cost, together with the other requests that are due.
@@ -354,7 +354,7 @@ impl LeaseState {
             let fits = request.cost.max(grant.units.into());
             self.refusals.admitted(fits);
             if (1..=fits).contains(&self.current.open.refused.cost) {
-                self.show(allotment, |open| open.refused = Refusal::default());
+                self.show(allotment, |open| open.refused = RefusedCost::default());
             }
         }
         if request.ahead == 0 {
@@ -389,7 +389,7 @@ impl LeaseState {
             Mode::Reported => (units / 2, remaining.saturating_sub(units.into())),
             _ => (low, remaining),
         };
-        let open = Open {
+        let open = OpenAllotment {
             units,
             // Counted from the time of sending: the authority decided later than that.
             until: request.sent.saturating_add(grant.usable_for),

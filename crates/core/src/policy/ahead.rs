@@ -14,7 +14,7 @@
 //! The rest cannot be taken ahead. A leaky bucket hands out start times, and a start time cannot be kept for later.
 //! Permits in flight are held until they are returned, not used up. A policy that counts denials must see each denial.
 
-use crate::{Nanos, policy::Rule};
+use crate::{Nanos, policy::AnyAlgorithm};
 
 use super::{Algorithm, Policy};
 
@@ -31,18 +31,18 @@ impl Policy {
             return None;
         }
         let (rule, slack) = match self.rule {
-            Rule::FixedWindow(_) | Rule::SlidingWindow(_) | Rule::SlidingCounter(_) => {
-                (self.rule, slack.get())
-            }
-            Rule::SlidingLog(log) => {
+            AnyAlgorithm::FixedWindow(_)
+            | AnyAlgorithm::SlidingWindow(_)
+            | AnyAlgorithm::SlidingCounter(_) => (self.rule, slack.get()),
+            AnyAlgorithm::SlidingLog(log) => {
                 let slack = slack.get().min(log.lifetime() / 16);
-                (Rule::SlidingLog(log.stretched(slack)), slack)
+                (AnyAlgorithm::SlidingLog(log.stretched(slack)), slack)
             }
-            Rule::TokenBucket(bucket) => {
+            AnyAlgorithm::TokenBucket(bucket) => {
                 let (less, slack) = bucket.kept_back(slack.get())?;
-                (Rule::TokenBucket(less), slack)
+                (AnyAlgorithm::TokenBucket(less), slack)
             }
-            Rule::LeakyBucket(_) | Rule::Concurrency(_) => return None,
+            AnyAlgorithm::LeakyBucket(_) | AnyAlgorithm::Concurrency(_) => return None,
         };
         (slack > 0).then_some((Self::new(rule), Nanos::new(slack)))
     }
@@ -53,9 +53,9 @@ impl Policy {
     #[must_use]
     pub fn counted_alike_for(&self, state: &[u64], now: Nanos) -> Nanos {
         match &self.rule {
-            Rule::FixedWindow(window) => Nanos::new(window.window_left(state, now)),
-            Rule::SlidingWindow(window) => Nanos::new(window.slot_left(state, now)),
-            Rule::SlidingCounter(counter) => Nanos::new(counter.window_left(state, now)),
+            AnyAlgorithm::FixedWindow(window) => Nanos::new(window.window_left(state, now)),
+            AnyAlgorithm::SlidingWindow(window) => Nanos::new(window.slot_left(state, now)),
+            AnyAlgorithm::SlidingCounter(counter) => Nanos::new(counter.window_left(state, now)),
             _ => Nanos::MAX,
         }
     }
@@ -67,13 +67,13 @@ impl Policy {
     /// Callers must not return more than was taken at that time.
     pub fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         match &self.rule {
-            Rule::FixedWindow(window) => window.give_back(state, now, taken, cost),
-            Rule::SlidingLog(log) => log.take_out(state, taken, cost),
-            Rule::SlidingWindow(window) => window.give_back(state, now, taken, cost),
-            Rule::SlidingCounter(counter) => counter.give_back(state, now, taken, cost),
-            Rule::TokenBucket(bucket) => bucket.give_back(state, now, taken, cost),
-            Rule::LeakyBucket(_) => {}
-            Rule::Concurrency(permits) => permits.refund(state, now, cost),
+            AnyAlgorithm::FixedWindow(window) => window.give_back(state, now, taken, cost),
+            AnyAlgorithm::SlidingLog(log) => log.take_out(state, taken, cost),
+            AnyAlgorithm::SlidingWindow(window) => window.give_back(state, now, taken, cost),
+            AnyAlgorithm::SlidingCounter(counter) => counter.give_back(state, now, taken, cost),
+            AnyAlgorithm::TokenBucket(bucket) => bucket.give_back(state, now, taken, cost),
+            AnyAlgorithm::LeakyBucket(_) => {}
+            AnyAlgorithm::Concurrency(permits) => permits.refund(state, now, cost),
         }
     }
 }

@@ -26,14 +26,14 @@ use crate::{
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    rule: Rule,
+    rule: AnyAlgorithm,
     count_denied: bool,
     /// The common case, kept next to the rule so that one comparison recognizes it.
     plain: PlainBucket,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Rule {
+enum AnyAlgorithm {
     FixedWindow(FixedWindow),
     SlidingLog(SlidingLog),
     SlidingWindow(SlidingWindow),
@@ -47,13 +47,13 @@ enum Rule {
 macro_rules! each {
     ($policy:expr, $algorithm:ident => $body:expr) => {
         match &$policy.rule {
-            Rule::FixedWindow($algorithm) => $body,
-            Rule::SlidingLog($algorithm) => $body,
-            Rule::SlidingWindow($algorithm) => $body,
-            Rule::SlidingCounter($algorithm) => $body,
-            Rule::TokenBucket($algorithm) => $body,
-            Rule::LeakyBucket($algorithm) => $body,
-            Rule::Concurrency($algorithm) => $body,
+            AnyAlgorithm::FixedWindow($algorithm) => $body,
+            AnyAlgorithm::SlidingLog($algorithm) => $body,
+            AnyAlgorithm::SlidingWindow($algorithm) => $body,
+            AnyAlgorithm::SlidingCounter($algorithm) => $body,
+            AnyAlgorithm::TokenBucket($algorithm) => $body,
+            AnyAlgorithm::LeakyBucket($algorithm) => $body,
+            AnyAlgorithm::Concurrency($algorithm) => $body,
         }
     };
 }
@@ -62,7 +62,7 @@ macro_rules! from_algorithm {
     ($($name:ident),*) => {$(
         impl From<$name> for Policy {
             fn from(algorithm: $name) -> Self {
-                Self::new(Rule::$name(algorithm))
+                Self::new(AnyAlgorithm::$name(algorithm))
             }
         }
     )*};
@@ -78,8 +78,9 @@ from_algorithm!(
 );
 
 impl Policy {
-    const fn new(rule: Rule) -> Self {
-        let plain = if let Rule::TokenBucket(bucket) = &rule { bucket.plain() } else { PlainBucket::NONE };
+    const fn new(rule: AnyAlgorithm) -> Self {
+        let plain =
+            if let AnyAlgorithm::TokenBucket(bucket) = &rule { bucket.plain() } else { PlainBucket::NONE };
         Self { rule, count_denied: false, plain }
     }
 
@@ -153,7 +154,7 @@ impl Policy {
     /// Whether a cost may be returned while work is in flight: true for permits only.
     #[must_use]
     pub const fn is_concurrency(&self) -> bool {
-        matches!(self.rule, Rule::Concurrency(_))
+        matches!(self.rule, AnyAlgorithm::Concurrency(_))
     }
 
     /// The numbers that define the algorithm.
@@ -197,7 +198,7 @@ impl Policy {
     #[inline]
     pub(crate) const fn plain_window(&self) -> Option<&SlidingWindow> {
         match &self.rule {
-            Rule::SlidingWindow(window) if !self.count_denied => Some(window),
+            AnyAlgorithm::SlidingWindow(window) if !self.count_denied => Some(window),
             _ => None,
         }
     }
@@ -223,19 +224,21 @@ impl Policy {
     pub fn transfer(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         match (&self.rule, &from.rule) {
             (to, from) if to == from => new.copy_from_slice(old),
-            (Rule::SlidingLog(to), Rule::SlidingLog(from)) => to.carry(new, from, old),
-            (Rule::SlidingWindow(to), Rule::SlidingWindow(from)) if to.same_slots(from) => {
+            (AnyAlgorithm::SlidingLog(to), AnyAlgorithm::SlidingLog(from)) => to.carry(new, from, old),
+            (AnyAlgorithm::SlidingWindow(to), AnyAlgorithm::SlidingWindow(from)) if to.same_slots(from) => {
                 to.carry(new, from, old);
             }
-            (Rule::FixedWindow(to), Rule::FixedWindow(from)) if to.same_windows(from) => {
+            (AnyAlgorithm::FixedWindow(to), AnyAlgorithm::FixedWindow(from)) if to.same_windows(from) => {
                 new.copy_from_slice(old);
             }
-            (Rule::SlidingCounter(to), Rule::SlidingCounter(from)) if to.same_windows(from) => {
+            (AnyAlgorithm::SlidingCounter(to), AnyAlgorithm::SlidingCounter(from))
+                if to.same_windows(from) =>
+            {
                 to.carry(new, from, old);
             }
-            (Rule::TokenBucket(to), Rule::TokenBucket(from)) => to.carry(new, from, old, now),
-            (Rule::LeakyBucket(to), Rule::LeakyBucket(from)) => to.carry(new, from, old, now),
-            (Rule::Concurrency(to), Rule::Concurrency(from)) => to.carry(new, from, old, now),
+            (AnyAlgorithm::TokenBucket(to), AnyAlgorithm::TokenBucket(from)) => to.carry(new, from, old, now),
+            (AnyAlgorithm::LeakyBucket(to), AnyAlgorithm::LeakyBucket(from)) => to.carry(new, from, old, now),
+            (AnyAlgorithm::Concurrency(to), AnyAlgorithm::Concurrency(from)) => to.carry(new, from, old, now),
             (_, from) => {
                 let used = from.at_most(old, now);
                 if used > 0 {
@@ -246,7 +249,7 @@ impl Policy {
     }
 }
 
-impl Rule {
+impl AnyAlgorithm {
     /// An upper bound on the units in use.
     fn at_most(&self, state: &[u64], now: Nanos) -> u64 {
         match self {

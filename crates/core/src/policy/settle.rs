@@ -1,6 +1,6 @@
 //! Estimates: units that are taken before the work, and corrected when the true cost is known.
 
-use crate::{Nanos, Parameters, policy::Rule};
+use crate::{Nanos, Parameters, policy::AnyAlgorithm};
 
 use super::{Algorithm, Policy};
 
@@ -55,7 +55,7 @@ impl Policy {
     /// Callers settle an estimate once, and pass an `actual` of at least its cost if its [place](Estimate::place) is another one now.
     pub fn settle(&self, state: &mut [u64], now: Nanos, estimate: Estimate, actual: u64) {
         let Estimate { cost, taken, .. } = estimate;
-        if matches!(self.rule, Rule::Concurrency(_)) {
+        if matches!(self.rule, AnyAlgorithm::Concurrency(_)) {
             self.refund(state, now, cost);
         } else if actual < cost {
             self.give_back(state, now, taken, cost - actual);

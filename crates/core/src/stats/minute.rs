@@ -44,13 +44,13 @@ const GAUGE: u64 = (1 << 26) - 1;
 const KEPT_BITS: [u64; 6] = [LOW, LOW, (1 << 40) - 1, LOW, LOW, (1 << OCCUPIED_BITS) - 1];
 const LOW: u64 = 0xFFFF_FFFF;
 
-type Record = [AtomicU64; 5];
-type Records = [Record; KEPT as usize];
+type MinuteRecord = [AtomicU64; 5];
+type MinuteRecords = [MinuteRecord; KEPT as usize];
 
 pub(super) struct Minute {
     slot: u64,
     /// Null until two seconds of one minute have traffic. Then it never changes.
-    records: AtomicPtr<Records>,
+    records: AtomicPtr<MinuteRecords>,
 }
 
 /// The counts at the start of a second.
@@ -66,7 +66,7 @@ impl Minute {
         Self { slot: layout.slot_nanos(), records: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    fn records(&self) -> Option<&Records> {
+    fn records(&self) -> Option<&MinuteRecords> {
         // Acquire: pairs with the Release in `make`.
         let records = self.records.load(Ordering::Acquire);
         // SAFETY: it is null, or comes from the box in `make`, which is freed when the minute is dropped and not before.
@@ -76,9 +76,9 @@ impl Minute {
     /// Allocates the records and writes the start of the first second, unless another thread has done so. `None` if the counts
     /// are no longer known: then other threads have gone through this turn long ago.
     #[cold]
-    fn make(&self, second: u64, count: impl Fn(usize) -> Option<u64>) -> Option<&Records> {
+    fn make(&self, second: u64, count: impl Fn(usize) -> Option<u64>) -> Option<&MinuteRecords> {
         let empty = |_| core::array::from_fn(|_| AtomicU64::new(0));
-        let made: Box<Records> = Box::new(core::array::from_fn(empty));
+        let made: Box<MinuteRecords> = Box::new(core::array::from_fn(empty));
         // Before the records can be seen, because a reader of the old head takes its second from them.
         if !begin(record(&made, second), second, count) {
             return None;
@@ -175,12 +175,12 @@ impl Drop for Minute {
     }
 }
 
-fn record(records: &Records, second: u64) -> &Record {
+fn record(records: &MinuteRecords, second: u64) -> &MinuteRecord {
     &records[(second % KEPT) as usize]
 }
 
 /// Notes the counts with which a second begins. Returns false, and notes nothing, if one of them is no longer known.
-fn begin(record: &Record, second: u64, count: impl Fn(usize) -> Option<u64>) -> bool {
+fn begin(record: &MinuteRecord, second: u64, count: impl Fn(usize) -> Option<u64>) -> bool {
     let mut counts = [0; 6];
     for (event, kept) in counts.iter_mut().enumerate() {
         let Some(count) = count(event) else { return false };
@@ -196,7 +196,7 @@ fn begin(record: &Record, second: u64, count: impl Fn(usize) -> Option<u64>) -> 
 }
 
 /// The start of a second, if it is still stored.
-fn began(records: &Records, second: u64) -> Option<Began> {
+fn began(records: &MinuteRecords, second: u64) -> Option<Began> {
     let words = record(records, second).each_ref().map(|word| word.load(Ordering::Acquire));
     let [first, pass, success, rt, gauges] = words;
     let occupied = first & KEPT_BITS[Event::OccupiedPass as usize];

@@ -7,7 +7,7 @@ use tidegate_core::stats::Layout;
 use crate::{
     call::{
         compiled::Compiled,
-        state::{Kind, State},
+        state::{ResourceState, RulesKind},
     },
     rules::{
         FlowRule, Origins, Relation, RuleSet, adaptive::Adaptive, breaker::Breaker, flow::Flow,
@@ -16,17 +16,17 @@ use crate::{
     stats::bounds::second,
 };
 
-impl State {
+impl ResourceState {
     /// Returns the kind of the newest rules, and compiles them if necessary.
     #[inline]
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> RulesKind {
         self.kind_by(|set, old| compile(set, self, old))
     }
 }
 
 /// Compiles the rules of `set` that apply to a resource; `None` if there are none. A rule that is identical in `old`
 /// keeps its state. If only the numbers of a rule differ, it keeps its units in flight.
-fn compile(set: &RuleSet, state: &State, old: Option<&Compiled>) -> Option<Compiled> {
+fn compile(set: &RuleSet, state: &ResourceState, old: Option<&Compiled>) -> Option<Compiled> {
     let (layout, name, rules) = (state.shared.layout, &*state.name, &set.rules);
     let related = set.related(name).into_iter();
     let system = rules.system.iter().map(|rule| System::new(rule.clone(), layout));

@@ -14,7 +14,7 @@ use tidegate_core::stats::{Headroom, Layout};
 use crate::{
     call::timer::GateTimer,
     machine::{MachineWatch, sample::SystemSample},
-    rules::{Loaded, StateChange},
+    rules::{LoadedRules, StateChange},
     stats::{bounds::second, named_nodes::NodeBudget, node::Node},
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct GateState {
     /// The thread that updates `sample`, if the gate runs one.
     _watch: Option<MachineWatch>,
     has_warned: AtomicBool,
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedRules,
     /// The budget of nodes for origins and contexts.
     pub(crate) room: NodeBudget,
     listeners: RwLock<Vec<Listener>>,
@@ -63,7 +63,7 @@ impl GateState {
             sample,
             _watch: watch,
             has_warned: AtomicBool::new(false),
-            loaded: Loaded::default(),
+            loaded: LoadedRules::default(),
             room,
             listeners: RwLock::default(),
         }

@@ -5,7 +5,7 @@ use crate::{
         pass::{Outcome, Pass, Scope},
         resource::Resource,
     },
-    rules::{adaptive::CallSample, breaker::Verdict},
+    rules::{adaptive::CallSample, breaker::ProbeOutcome},
     stats::node::Node,
 };
 
@@ -67,9 +67,9 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
         let bad = breaker.is_bad(rt, failed);
         let probe = extra.and_then(|extra| extra.probes.iter().find(|(of, _)| *of == at));
         match (probe, pass.outcome) {
-            (Some((_, probe)), Outcome::Cancelled) => breaker.settle(*probe, Verdict::None, now, &tell),
-            (Some((_, probe)), _) if bad => breaker.settle(*probe, Verdict::Bad, now, &tell),
-            (Some((_, probe)), _) => breaker.settle(*probe, Verdict::Good, now, &tell),
+            (Some((_, probe)), Outcome::Cancelled) => breaker.settle(*probe, ProbeOutcome::None, now, &tell),
+            (Some((_, probe)), _) if bad => breaker.settle(*probe, ProbeOutcome::Bad, now, &tell),
+            (Some((_, probe)), _) => breaker.settle(*probe, ProbeOutcome::Good, now, &tell),
             (None, Outcome::Cancelled) => {}
             (None, _) => breaker.record(pass.started, now, bad, &tell),
         }

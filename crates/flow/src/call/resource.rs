@@ -12,7 +12,7 @@ use tidegate_core::Nanos;
 
 use crate::{
     BlockReason,
-    call::{state::State, table::Table},
+    call::{state::ResourceState, table::Table},
     rules::{BreakerState, StateChange, breaker::Breaker},
     stats::node::Node,
 };
@@ -23,7 +23,7 @@ use crate::{
 /// it.
 #[derive(Clone)]
 pub struct Resource {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<ResourceState>,
     /// Set if the resource shares the overflow state. All other methods use the resource that [`placed`](Self::placed)
     /// returns.
     alias: Option<Arc<Alias>>,
@@ -40,12 +40,12 @@ struct Alias {
 }
 
 impl Resource {
-    pub(crate) const fn new(state: Arc<State>) -> Self {
+    pub(crate) const fn new(state: Arc<ResourceState>) -> Self {
         Self { state, alias: None }
     }
 
     /// Creates a resource with this name that has no place under the rules of `version`.
-    pub(crate) fn overflow(state: Arc<State>, table: Arc<Table>, name: &str, version: u64) -> Self {
+    pub(crate) fn overflow(state: Arc<ResourceState>, table: Arc<Table>, name: &str, version: u64) -> Self {
         let alias =
             Alias { name: name.into(), table, version: AtomicU64::new(version), own: OnceLock::new() };
         Self { state, alias: Some(Arc::new(alias)) }

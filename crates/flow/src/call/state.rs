@@ -22,14 +22,14 @@ use crate::{
 };
 
 /// The state that a gate keeps for one resource.
-pub(crate) struct State {
+pub(crate) struct ResourceState {
     pub(crate) name: Arc<str>,
     pub(crate) shared: Arc<GateState>,
     pub(crate) node: Arc<Node>,
     pub(crate) origins: NamedNodes,
     pub(crate) contexts: NamedNodes,
     pub(crate) blocked: BlockCounts,
-    /// The version of the rules that `compiled` was made for, times four, plus their [`Kind`]. For a resource without
+    /// The version of the rules that `compiled` was made for, times four, plus their [`RulesKind`]. For a resource without
     /// rules, an entry reads nothing else.
     stamp: AtomicU64,
     /// The units a second that plain rules allow, times two, plus one if system rules also apply to inbound calls. It
@@ -40,7 +40,7 @@ pub(crate) struct State {
     compiling: Mutex<()>,
 }
 
-impl State {
+impl ResourceState {
     pub(crate) fn new(name: Arc<str>, shared: Arc<GateState>) -> Self {
         let layout = shared.layout;
         Self {
@@ -63,10 +63,10 @@ impl State {
     pub(crate) fn kind_by(
         &self,
         compile: impl FnOnce(&RuleSet, Option<&Compiled>) -> Option<Compiled>,
-    ) -> Kind {
+    ) -> RulesKind {
         // Acquire: a thread that sees the stamp sees the rules compiled for it, or newer ones.
         let stamp = self.stamp.load(Ordering::Acquire);
-        if stamp >> 2 == self.shared.loaded.version() { Kind::of(stamp) } else { self.renew(compile) }
+        if stamp >> 2 == self.shared.loaded.version() { RulesKind::of(stamp) } else { self.renew(compile) }
     }
 
     /// Admits units that plain rules certainly admit. False means nothing: check the rules.
@@ -101,7 +101,7 @@ impl State {
     }
 
     #[cold]
-    fn renew(&self, compile: impl FnOnce(&RuleSet, Option<&Compiled>) -> Option<Compiled>) -> Kind {
+    fn renew(&self, compile: impl FnOnce(&RuleSet, Option<&Compiled>) -> Option<Compiled>) -> RulesKind {
         let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let set = self.shared.loaded.set();
         let old = self.compiled.load();
@@ -109,24 +109,24 @@ impl State {
             let compiled = compile(&set, old.as_deref());
             let plain = compiled.as_ref().and_then(Compiled::plain);
             let kind = match (&compiled, plain) {
-                (None, _) => Kind::None,
-                (Some(_), None) => Kind::Any,
+                (None, _) => RulesKind::None,
+                (Some(_), None) => RulesKind::Any,
                 (Some(_), Some(limit)) => {
                     let has_system = !set.rules.system.is_empty();
                     self.limit.store(limit << 1 | u64::from(has_system), Ordering::Release);
-                    Kind::Plain
+                    RulesKind::Plain
                 }
             };
             self.compiled.store(compiled.map(Arc::new));
             self.stamp.store(set.version << 2 | kind as u64, Ordering::Release);
         }
-        Kind::of(self.stamp.load(Ordering::Acquire))
+        RulesKind::of(self.stamp.load(Ordering::Acquire))
     }
 }
 
 /// The kind of rules that a resource has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RulesKind {
     None = 0,
     Any = 1,
     /// A call has to check only one threshold of the resource's window, and an inbound call perhaps system rules as
@@ -134,7 +134,7 @@ pub(crate) enum Kind {
     Plain = 2,
 }
 
-impl Kind {
+impl RulesKind {
     #[inline]
     const fn of(stamp: u64) -> Self {
         match stamp & 3 {

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use crate::call::{gate_state::GateState, state::State};
+use crate::call::{gate_state::GateState, state::ResourceState};
 
 /// The name of the resource that collects the statistics of all resources without a place in the table.
 pub const OVERFLOW: &str = "*overflow*";
@@ -29,7 +29,7 @@ pub(crate) struct Table {
     growing: Mutex<()>,
     /// The number of states in the tree. It is updated after the tree, while `growing` is held.
     count: AtomicUsize,
-    overflow: OnceLock<Arc<State>>,
+    overflow: OnceLock<Arc<ResourceState>>,
     overflowed: AtomicU64,
     hasher: RandomState,
 }
@@ -38,7 +38,7 @@ type Child = OnceLock<Box<Branch>>;
 
 struct Branch {
     hash: u64,
-    state: Arc<State>,
+    state: Arc<ResourceState>,
     below: [Child; FAN],
 }
 
@@ -57,21 +57,21 @@ impl Table {
     }
 
     /// Returns the state of a resource: its own, or the shared overflow state.
-    pub(crate) fn state(&self, name: &str) -> Arc<State> {
+    pub(crate) fn state(&self, name: &str) -> Arc<ResourceState> {
         self.own_state(name).unwrap_or_else(|| self.overflow())
     }
 
     /// Returns the resource's own state, if it has one, a rule names it, or there is room for it.
-    pub(crate) fn own_state(&self, name: &str) -> Option<Arc<State>> {
+    pub(crate) fn own_state(&self, name: &str) -> Option<Arc<ResourceState>> {
         self.find_or_place(name, || self.shared.loaded.set().names(name))
     }
 
     /// Returns the resource's own state and creates it even if the table is full.
-    pub(crate) fn needed_state(&self, name: &str) -> Arc<State> {
+    pub(crate) fn needed_state(&self, name: &str) -> Arc<ResourceState> {
         self.find_or_place(name, || true).unwrap_or_else(|| self.overflow())
     }
 
-    fn find_or_place(&self, name: &str, needed: impl FnOnce() -> bool) -> Option<Arc<State>> {
+    fn find_or_place(&self, name: &str, needed: impl FnOnce() -> bool) -> Option<Arc<ResourceState>> {
         let hash = self.hasher.hash_one(name);
         if let Ok(state) = self.find(hash, name) {
             return Some(state.clone());
@@ -90,7 +90,7 @@ impl Table {
         if !needed && count >= self.most {
             return None;
         }
-        let state = Arc::new(State::new(name.into(), self.shared.clone()));
+        let state = Arc::new(ResourceState::new(name.into(), self.shared.clone()));
         let branch = || Branch { hash, state: state.clone(), below: Default::default() };
         place.get_or_init(|| Box::new(branch()));
         self.count.store(count + 1, Ordering::Release);
@@ -98,7 +98,7 @@ impl Table {
     }
 
     /// Returns the state of a name, or else the place where it would be inserted.
-    fn find(&self, hash: u64, name: &str) -> Result<&Arc<State>, &Child> {
+    fn find(&self, hash: u64, name: &str) -> Result<&Arc<ResourceState>, &Child> {
         let mut place = &self.roots[hash as usize % ROOTS];
         let mut way = hash / ROOTS as u64;
         while let Some(branch) = place.get() {
@@ -113,10 +113,12 @@ impl Table {
     }
 
     /// Returns the shared state of all resources without a place in the table.
-    fn overflow(&self) -> Arc<State> {
+    fn overflow(&self) -> Arc<ResourceState> {
         // Relaxed: the count is only reported.
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        self.overflow.get_or_init(|| Arc::new(State::new(OVERFLOW.into(), self.shared.clone()))).clone()
+        self.overflow
+            .get_or_init(|| Arc::new(ResourceState::new(OVERFLOW.into(), self.shared.clone())))
+            .clone()
     }
 
     /// Returns how many lookups got the overflow state.
@@ -130,7 +132,7 @@ impl Table {
     }
 
     /// Returns all states sorted by name. The overflow state comes last, if it is in use.
-    pub(crate) fn states(&self) -> Vec<Arc<State>> {
+    pub(crate) fn states(&self) -> Vec<Arc<ResourceState>> {
         let mut states = Vec::new();
         let mut places: Vec<&Child> = self.roots.iter().collect();
         while let Some(place) = places.pop() {

@@ -26,10 +26,10 @@ pub struct MetricLog {
     max_files: usize,
     /// The last second that was written, or that was skipped when the log was opened.
     written: Option<u64>,
-    open: Option<Open>,
+    open: Option<OpenLog>,
 }
 
-struct Open {
+struct OpenLog {
     file: LogFile,
     lines: BufWriter<File>,
     index: File,
@@ -121,7 +121,7 @@ impl MetricLog {
     fn write(&mut self, lines: &[MetricLine]) -> io::Result<()> {
         let Some(second) = lines.first().map(|line| line.at_ms / 1_000) else { return Ok(()) };
         let date = Date::of(second).to_string();
-        let fits = |open: &Open| open.file.date == date && open.bytes < self.max_bytes;
+        let fits = |open: &OpenLog| open.file.date == date && open.bytes < self.max_bytes;
         let mut open = match self.open.take() {
             Some(open) if fits(&open) => open,
             _ => self.roll(&date)?,
@@ -140,7 +140,7 @@ impl MetricLog {
     }
 
     /// Starts the next file of a day and removes the oldest files.
-    fn roll(&self, date: &str) -> io::Result<Open> {
+    fn roll(&self, date: &str) -> io::Result<OpenLog> {
         let mut kept = files(&self.dir, &self.app)?;
         let newest = kept.iter().filter(|file| file.date == date).map(|file| file.number).max();
         let file = LogFile::new(&self.dir, &self.app, date, newest.map_or(0, |number| number + 1));
@@ -153,7 +153,7 @@ impl MetricLog {
         let make = |path: &PathBuf| OpenOptions::new().append(true).create_new(true).open(path);
         let lines = BufWriter::new(make(&file.path)?);
         let index = make(&file.index())?;
-        Ok(Open { file, lines, index, bytes: 0 })
+        Ok(OpenLog { file, lines, index, bytes: 0 })
     }
 }
 

@@ -14,14 +14,14 @@ const MAX_ANSWER: u64 = 1 << 20;
 /// The longest reason for a refusal that is shown.
 const MAX_REASON: u64 = 4096;
 
-pub(super) struct Client {
+pub(super) struct ReportClient {
     agent: Agent,
     server: String,
     url: String,
     authorization: Option<String>,
 }
 
-impl Client {
+impl ReportClient {
     pub fn new(report: &Report) -> Result<Self, ReportError> {
         let wrong = |why: String| Err(ReportError::Options(why));
         let server = report.url.trim_end_matches('/').to_owned();

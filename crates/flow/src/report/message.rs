@@ -33,19 +33,19 @@ struct Head<'a> {
     left_out: usize,
     /// The gate's rules, when the server needs them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    own: Option<&'a Own>,
+    own: Option<&'a OwnRules>,
     resources: &'a [serde_json::Value],
 }
 
 /// The rules in force as YAML, whether or not the server has pushed them.
 #[derive(Serialize)]
-pub(super) struct Own {
+pub(super) struct OwnRules {
     text: String,
     /// Parts of the rules that YAML cannot express.
     left_out: Vec<String>,
 }
 
-impl Own {
+impl OwnRules {
     pub fn of(gate: &Gate) -> Self {
         let (text, left_out) = yaml::write(&gate.rules());
         if text.len() + left_out.iter().map(String::len).sum::<usize>() <= MAX_OWN {
@@ -57,7 +57,7 @@ impl Own {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct ResourceReport<'a> {
     name: &'a str,
     in_flight: u64,
     /// Each as second since 1970, pass, block, exception, completed, response time in all in microseconds, most in flight.
@@ -70,23 +70,23 @@ struct Told<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     blocked: Vec<(&'static str, u64)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    origins: Vec<Part>,
+    origins: Vec<StreamPart>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    contexts: Vec<Part>,
+    contexts: Vec<StreamPart>,
 }
 
 /// The part of a resource's traffic from one origin or within one context: its name, and what passed and was blocked within the last
 /// interval and is in flight.
-type Part = (String, [u64; 3]);
+type StreamPart = (String, [u64; 3]);
 
 /// The busiest parts, for which the report has room.
-fn busiest(names: Vec<String>, node: impl Fn(&str) -> Option<Arc<Node>>, now: Nanos) -> Vec<Part> {
+fn busiest(names: Vec<String>, node: impl Fn(&str) -> Option<Arc<Node>>, now: Nanos) -> Vec<StreamPart> {
     let part = |name: String| {
         let node = node(&name)?;
         let counts = node.counts(now);
         (name.len() <= MAX_PART).then_some((name, [counts.pass, counts.block, node.in_flight()]))
     };
-    let mut parts: Vec<Part> = names.into_iter().filter_map(part).collect();
+    let mut parts: Vec<StreamPart> = names.into_iter().filter_map(part).collect();
     parts.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.iter().sum::<u64>()));
     parts.truncate(MAX_PARTS);
     parts
@@ -125,7 +125,7 @@ pub(super) struct Collect {
 
 impl Collect {
     /// The report of the seconds that have ended and were not sent yet.
-    pub fn body(&mut self, gate: &Gate, report: &Report, rules: &Rules, own: Option<&Own>) -> String {
+    pub fn body(&mut self, gate: &Gate, report: &Report, rules: &Rules, own: Option<&OwnRules>) -> String {
         let now = gate.now();
         let current = now.get() / SECOND;
         // The first report begins with the second before the current one.
@@ -153,7 +153,7 @@ impl Collect {
         let own_bytes = own.and_then(|own| serde_json::to_string(own).ok()).map_or(0, |text| text.len());
         let (mut bytes, mut resources) = (own_bytes, Vec::new());
         for (_, resource, seconds) in &all {
-            let told = Told {
+            let told = ResourceReport {
                 name: resource.name(),
                 in_flight: resource.node().in_flight(),
                 seconds: seconds.clone(),

@@ -35,8 +35,8 @@ use crate::{
     rules::LoadError,
     sources::{RuleUpdate, SourceError, yaml},
 };
-use client::Client;
-use message::{Collect, Own, ReportReply};
+use client::ReportClient;
+use message::{Collect, OwnRules, ReportReply};
 
 /// How often a report is sent.
 const EVERY: Duration = Duration::from_secs(1);
@@ -159,7 +159,7 @@ impl Gate {
         report: Report,
         on_outcome: impl Fn(Result<(), &ReportError>) + Send + 'static,
     ) -> Result<Reporter, ReportError> {
-        let client = Client::new(&report)?;
+        let client = ReportClient::new(&report)?;
         let failure: Arc<Mutex<Option<String>>> = Arc::default();
         let (gate, last) = (self.clone(), Arc::clone(&failure));
         let mut state = Reporting {
@@ -199,7 +199,7 @@ struct Rules {
 
 struct Reporting {
     gate: Gate,
-    client: Client,
+    client: ReportClient,
     report: Report,
     collect: Collect,
     rules: Rules,
@@ -211,7 +211,7 @@ impl Reporting {
     /// Sends one report. Returns true if its answer brought rules that were loaded.
     fn once(&mut self) -> Result<bool, ReportError> {
         let loaded = self.gate.rules_version();
-        let own = (self.told != Some(loaded)).then(|| Own::of(&self.gate));
+        let own = (self.told != Some(loaded)).then(|| OwnRules::of(&self.gate));
         let body = self.collect.body(&self.gate, &self.report, &self.rules, own.as_ref());
         let ReportReply { rules, wants_own } = self.client.send(&body)?;
         self.collect.sent();

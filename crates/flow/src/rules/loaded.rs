@@ -12,14 +12,14 @@ use super::{LoadError, RuleSet, Rules};
 use crate::stats::node::Node;
 
 /// The rules of a gate, in versions.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedRules {
     /// The version of `set`. It changes after `set`, so a thread that reads a version finds its rules or newer ones.
     version: AtomicU64,
     set: ArcSwap<RuleSet>,
     loading: Mutex<()>,
 }
 
-impl Default for Loaded {
+impl Default for LoadedRules {
     fn default() -> Self {
         let set = ArcSwap::from_pointee(RuleSet::new(0, Nanos::ZERO, Rules::default(), |_| {
             unreachable!("no rule names a resource")
@@ -28,7 +28,7 @@ impl Default for Loaded {
     }
 }
 
-impl Loaded {
+impl LoadedRules {
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)

@@ -24,7 +24,7 @@ pub use flow::{Behaviour, FlowRule, Measure, Origins, Relation};
 pub use hot_param::{HotParamRule, ParamKey, ParamMeasure};
 pub use invalid::InvalidRule;
 pub use isolation::IsolationRule;
-pub(crate) use loaded::Loaded;
+pub(crate) use loaded::LoadedRules;
 pub(crate) use set::RuleSet;
 pub use set::{LoadError, RuleError, Rules};
 pub use system::SystemRule;

@@ -16,14 +16,14 @@ pub(crate) struct Throttle(AtomicU64);
 
 /// A call's request to a throttle: a place at least `cost` after the previous one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ThrottledCall {
     pub(crate) now: Nanos,
     pub(crate) cost: Nanos,
     /// The longest wait that this throttle may require.
     pub(crate) longest: Nanos,
 }
 
-impl Asked {
+impl ThrottledCall {
     /// Returns when the call may start: after the place in `last` (the word of a [`Throttle`]) and not before
     /// `earliest`.
     ///
@@ -42,7 +42,7 @@ impl Asked {
 /// A place in the queue, which can be postponed or returned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
-    asked: Asked,
+    asked: ThrottledCall,
     before: u64,
     taken: u64,
 }
@@ -62,8 +62,8 @@ impl Throttle {
     /// Reserves the next place that is not before `earliest`.
     ///
     /// # Errors
-    /// Same as [`Asked::start`].
-    pub(crate) fn take(&self, asked: Asked, earliest: Nanos) -> Result<Reservation, Duration> {
+    /// Same as [`ThrottledCall::start`].
+    pub(crate) fn take(&self, asked: ThrottledCall, earliest: Nanos) -> Result<Reservation, Duration> {
         let mut before = self.0.load(Ordering::Relaxed);
         loop {
             let taken = asked.start(before, earliest)?.get() + 1;
@@ -76,7 +76,7 @@ impl Throttle {
     }
 
     /// Returns what [`take`](Self::take) would return, without reserving a place.
-    pub(crate) fn peek(&self, asked: Asked) -> Result<(), Duration> {
+    pub(crate) fn peek(&self, asked: ThrottledCall) -> Result<(), Duration> {
         asked.start(self.0.load(Ordering::Relaxed), asked.now).map(drop)
     }
 
@@ -84,7 +84,7 @@ impl Throttle {
     /// the old place stays unused because the others already have their start times.
     ///
     /// # Errors
-    /// Same as [`Asked::start`].
+    /// Same as [`ThrottledCall::start`].
     pub(crate) fn put_off(&self, reservation: &mut Reservation, start: Nanos) -> Result<(), Duration> {
         if start <= reservation.start() {
             return Ok(());
@@ -124,8 +124,8 @@ mod loom_tests {
 
     use super::*;
 
-    const ASKED: Asked =
-        Asked { now: Nanos::ZERO, cost: Nanos::from_millis(100), longest: Nanos::from_secs(9) };
+    const ASKED: ThrottledCall =
+        ThrottledCall { now: Nanos::ZERO, cost: Nanos::from_millis(100), longest: Nanos::from_secs(9) };
 
     fn assert_spaced(mut starts: Vec<Nanos>) {
         starts.sort_unstable();

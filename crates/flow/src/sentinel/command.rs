@@ -21,10 +21,10 @@ use crate::{
     },
 };
 
-type Command = fn(&Program, &Parameters) -> Result<String, String>;
+type CommandHandler = fn(&Program, &Parameters) -> Result<String, String>;
 
 /// The commands and what they do, as `api` lists them.
-const COMMANDS: [(&str, &str, Command); 15] = [
+const COMMANDS: [(&str, &str, CommandHandler); 15] = [
     ("api", "list the commands", |_, _| Ok(all())),
     ("version", "the version of the protocol", |_, _| Ok(VERSION.to_owned())),
     ("basicInfo", "the machine", |program, _| {

@@ -130,12 +130,12 @@ impl Gate {
         // The error of the last rules, if they were rejected: the source may not return them again.
         let mut refused = None;
         match asking.ask(&mut source) {
-            Asked::Refused(error) | Asked::Failed(error) => return Err(error),
-            Asked::Partly(error) => {
+            Pulled::Refused(error) | Pulled::Failed(error) => return Err(error),
+            Pulled::Partly(error) => {
                 report(Err(&error));
                 refused = Some(error.to_string());
             }
-            Asked::Nothing | Asked::Loaded => {}
+            Pulled::Nothing | Pulled::Loaded => {}
         }
         asking.takes_good = source.loads_good_rules();
         let failure = Arc::new(Mutex::new(refused.clone()));
@@ -143,21 +143,21 @@ impl Gate {
         let thread = Background::spawn("tidegate-rules", source.pause(), move || {
             let asked = asking.ask(&mut source);
             match &asked {
-                Asked::Loaded => refused = None,
-                Asked::Refused(error) | Asked::Partly(error) => refused = Some(error.to_string()),
-                Asked::Nothing | Asked::Failed(_) => {}
+                Pulled::Loaded => refused = None,
+                Pulled::Refused(error) | Pulled::Partly(error) => refused = Some(error.to_string()),
+                Pulled::Nothing | Pulled::Failed(_) => {}
             }
             let said = match &asked {
-                Asked::Failed(error) => Some(error.to_string()),
-                Asked::Nothing | Asked::Loaded | Asked::Refused(_) | Asked::Partly(_) => refused.clone(),
+                Pulled::Failed(error) => Some(error.to_string()),
+                Pulled::Nothing | Pulled::Loaded | Pulled::Refused(_) | Pulled::Partly(_) => refused.clone(),
             };
             let is_new = {
                 let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
                 std::mem::replace(&mut *last, said.clone()) != said
             };
             match asked {
-                Asked::Loaded => report(Ok(())),
-                Asked::Refused(error) | Asked::Partly(error) | Asked::Failed(error) if is_new => {
+                Pulled::Loaded => report(Ok(())),
+                Pulled::Refused(error) | Pulled::Partly(error) | Pulled::Failed(error) if is_new => {
                     report(Err(&error));
                 }
                 _ => {}
@@ -169,7 +169,7 @@ impl Gate {
 }
 
 /// The result of calling a source.
-enum Asked {
+enum Pulled {
     /// The rules have not changed.
     Nothing,
     Loaded,
@@ -192,16 +192,16 @@ struct Asking {
 
 impl Asking {
     /// Calls the source, and loads its rules if they have changed.
-    fn ask(&mut self, source: &mut impl RuleSource) -> Asked {
+    fn ask(&mut self, source: &mut impl RuleSource) -> Pulled {
         let changed = catch_unwind(AssertUnwindSafe(|| source.changed()));
         let name = |error| SourceError::In { source_name: source.name(), error: Box::new(error) };
         let changed = changed.unwrap_or_else(|panic| Err(SourceError::Other(said_in(&*panic).into())));
         let (update, error) = match changed {
-            Ok(None) => return Asked::Nothing,
+            Ok(None) => return Pulled::Nothing,
             Ok(Some(update)) => match self.gate.apply(update.clone()) {
                 Ok(()) => {
                     self.taken = None;
-                    return Asked::Loaded;
+                    return Pulled::Loaded;
                 }
                 Err(error) => (update, error.into()),
             },
@@ -210,15 +210,15 @@ impl Asking {
             {
                 ((*good).clone(), SourceError::Partial { good, why })
             }
-            Err(error) => return Asked::Failed(name(error)),
+            Err(error) => return Pulled::Failed(name(error)),
         };
         if !self.takes_good || !update.has_good_rules() {
-            return Asked::Refused(name(error));
+            return Pulled::Refused(name(error));
         }
         // The error names the others.
         let _ = self.gate.apply_good(update.clone());
         self.taken = Some(update);
-        Asked::Partly(name(error))
+        Pulled::Partly(name(error))
     }
 }
 

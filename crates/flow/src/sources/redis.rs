@@ -31,12 +31,12 @@ pub struct RedisSource {
     key: String,
     channel: String,
     parse: Parse,
-    open: Option<Open>,
+    open: Option<OpenConnections>,
     loaded: Option<String>,
 }
 
 /// Two connections, because a connection that subscribes to a channel can do nothing else.
-struct Open {
+struct OpenConnections {
     read: Connection,
     listen: Connection,
 }
@@ -81,19 +81,19 @@ impl RedisSource {
         Self::new(url, key, channel, |text| super::yaml::parse(text).map(RuleUpdate::from))
     }
 
-    fn connect(&self) -> Result<Open, RedisError> {
+    fn connect(&self) -> Result<OpenConnections, RedisError> {
         let connect = |patience| {
             let connection = self.client.get_connection_with_timeout(PATIENCE)?;
             connection.set_read_timeout(Some(patience))?;
             connection.set_write_timeout(Some(PATIENCE))?;
             Ok::<_, RedisError>(connection)
         };
-        Ok(Open { read: connect(PATIENCE)?, listen: connect(WAIT)? })
+        Ok(OpenConnections { read: connect(PATIENCE)?, listen: connect(WAIT)? })
     }
 
     /// Returns the key's value if it differs from the loaded one. Waits for a message once.
-    fn news(&self, open: &mut Open) -> Result<Option<String>, SourceError> {
-        let Open { read, listen } = open;
+    fn news(&self, open: &mut OpenConnections) -> Result<Option<String>, SourceError> {
+        let OpenConnections { read, listen } = open;
         // Subscribe first, so that a change between the read and the wait is not missed.
         let mut channel = listen.as_pubsub();
         channel.subscribe(&self.channel).map_err(other)?;

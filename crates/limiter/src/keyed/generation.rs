@@ -23,8 +23,8 @@ use std::{
 };
 
 use crate::{
-    sync::{ArcCell, AtomicBool, AtomicPtr, AtomicU64, Loaded, Mutex, MutexGuard, Ordering},
-    table::{BuildError, Cursor, Found, Refused, Table, Tag, WhenFull},
+    sync::{ArcCell, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering, Pinned},
+    table::{BuildError, Cursor, KeyFound, Refused, Table, Tag, WhenFull},
 };
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Debt, Nanos, Policy};
@@ -186,7 +186,7 @@ impl Generation {
             if self.is_retired() {
                 return Err(NoStep::Retired);
             }
-            if found == Found::New {
+            if found == KeyFound::New {
                 self.take_over(tag, state, now);
                 // Again: a thread in a newer generation may have taken the key's state out of an older one before this thread
                 // looked there. The lock that both had there orders the retirement before this check.
@@ -220,7 +220,7 @@ impl Generation {
                 return Err(NoStep::Retired);
             }
             match before {
-                Some(ref before) if found == Found::New => {
+                Some(ref before) if found == KeyFound::New => {
                     let mut joined = state.to_vec();
                     self.policy().join(&mut joined, before, now);
                     Ok(step(&mut joined))
@@ -442,7 +442,7 @@ impl Generations {
     }
 
     /// The generation that decides.
-    pub fn current(&self) -> Loaded<Generation> {
+    pub fn current(&self) -> Pinned<Generation> {
         self.current.load()
     }
 
@@ -511,7 +511,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The generation that holds a key's state.
 pub(crate) enum Home {
-    General(Loaded<Generation>),
+    General(Pinned<Generation>),
     Own(Arc<Generation>),
 }
 

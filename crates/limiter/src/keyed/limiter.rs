@@ -190,7 +190,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// One atomic step on a key's state, with the policy that applies to the key.
     ///
     /// # Errors
-    /// If the key is new and the table has no room for it: the time until which it is refused ([`WhenFull::Deny`]).
+    /// If the key is new and the table has no room for it: the time until which it is refused ([`WhenFull::Deny`](crate::WhenFull::Deny)).
     pub(super) fn with_state<R>(
         &self,
         tag: Tag,

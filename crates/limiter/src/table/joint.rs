@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Algorithm, Nanos};
 
-use super::{Found, Full, NoRoom, Table, Tag, memory::Bucket, room::Pair};
+use super::{Full, KeyFound, NoRoom, Table, Tag, memory::Bucket, room::Pair};
 
 /// The number of states that need no allocation.
 const INLINE: usize = 6;
@@ -28,7 +28,7 @@ pub type Rank = (usize, u64);
 type Position = (Rank, usize);
 
 /// The bucket and cell of a locked state, and whether its key is new.
-type Cell = (usize, usize, Found);
+type Cell = (usize, usize, KeyFound);
 
 /// The states, locked until this is dropped.
 pub struct Joint<'a> {
@@ -89,7 +89,7 @@ impl<'a> Joint<'a> {
         want: &Wanted<'_, A>,
         pinned: &[Tag],
         now: Nanos,
-    ) -> Result<(usize, usize, Found), NoRoom> {
+    ) -> Result<(usize, usize, KeyFound), NoRoom> {
         let &Wanted { table, algorithm, tag, .. } = want;
         let mut pair = if first == second {
             Pair::new(&mut self.buckets[first], None)
@@ -99,8 +99,10 @@ impl<'a> Joint<'a> {
             Pair::new(one, Some(two))
         };
         let (place, found) = match pair.find(tag) {
-            Some(place) => (place, Found::Known),
-            None if table.is_open() => (table.make_room(algorithm, &mut pair, tag, now, pinned)?, Found::New),
+            Some(place) => (place, KeyFound::Known),
+            None if table.is_open() => {
+                (table.make_room(algorithm, &mut pair, tag, now, pinned)?, KeyFound::New)
+            }
             // On the next attempt the caller finds the table that replaced this one.
             None => return Err(NoRoom::Refused(now)),
         };
@@ -114,7 +116,7 @@ impl<'a> Joint<'a> {
     ///
     /// # Panics
     /// If nothing was requested at this position.
-    pub fn state(&mut self, at: usize) -> Result<(&mut [u64], Found), Nanos> {
+    pub fn state(&mut self, at: usize) -> Result<(&mut [u64], KeyFound), Nanos> {
         let (bucket, cell, found) = self.cells[at]?;
         Ok((self.buckets[bucket].state(cell), found))
     }

@@ -29,7 +29,7 @@ const MOST_BYTES: usize = 1 << 40;
 
 /// Sizes of a table, in words and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct TableLayout {
     /// Words of one state.
     pub words: usize,
     /// Cells in a bucket.
@@ -40,7 +40,7 @@ pub(crate) struct Layout {
     pub buckets: usize,
 }
 
-impl Layout {
+impl TableLayout {
     /// The layout for up to `max_keys` states of `words` words.
     pub fn new(words: usize, max_keys: usize) -> Result<Self, BuildError> {
         if max_keys == 0 {

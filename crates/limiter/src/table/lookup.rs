@@ -14,7 +14,7 @@ use tidegate_core::{Algorithm, Nanos};
 
 use super::{
     BuildError, Cursor, NoRoom, Refused, Stats, Tag, WhenFull,
-    layout::Layout,
+    layout::TableLayout,
     memory::{Bucket, Memory},
     records::{Put, Records},
     room::Pair,
@@ -24,7 +24,7 @@ use super::{
 
 /// Whether a key was in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum KeyFound {
     /// It was; the state is the key's.
     Known,
     /// It was not; the state is a new key's.
@@ -52,7 +52,7 @@ impl Table {
     /// # Errors
     /// If the bound is 0, or the memory cannot be reserved.
     pub fn new(words: usize, max_keys: usize) -> Result<Self, BuildError> {
-        let layout = Layout::new(words, max_keys)?;
+        let layout = TableLayout::new(words, max_keys)?;
         let stretches = Stretches::new(&layout);
         Ok(Self {
             memory: Memory::new(layout)?,
@@ -186,11 +186,11 @@ impl Table {
         algorithm: &impl Algorithm,
         tag: Tag,
         now: Nanos,
-        step: impl FnOnce(&mut [u64], Found) -> R,
+        step: impl FnOnce(&mut [u64], KeyFound) -> R,
     ) -> Result<R, Refused> {
         let mut first = self.memory.lock(tag.first(self.memory.layout.buckets));
         if let Some(cell) = first.find(tag.get()) {
-            return Ok(step(first.state(cell), Found::Known));
+            return Ok(step(first.state(cell), KeyFound::Known));
         }
         self.apply_further(algorithm, first, tag, now, step)
     }
@@ -203,18 +203,18 @@ impl Table {
         first: Bucket<'_>,
         tag: Tag,
         now: Nanos,
-        step: impl FnOnce(&mut [u64], Found) -> R,
+        step: impl FnOnce(&mut [u64], KeyFound) -> R,
     ) -> Result<R, Refused> {
         let (mut first, mut second) = self.both(first, tag);
         let mut pair = Pair::new(&mut first, second.as_mut());
         if let Some(place) = pair.find(tag) {
-            return Ok(step(pair.state(place), Found::Known));
+            return Ok(step(pair.state(place), KeyFound::Known));
         }
         if !self.is_open() {
             return Err(Refused::Closed);
         }
         let result = match self.make_room(algorithm, &mut pair, tag, now, &[]) {
-            Ok(place) => Ok(step(pair.state(place), Found::New)),
+            Ok(place) => Ok(step(pair.state(place), KeyFound::New)),
             Err(no_room) => self.apply_on_record(algorithm, tag, now, no_room, step),
         };
         drop((first, second));
@@ -230,7 +230,7 @@ impl Table {
         tag: Tag,
         now: Nanos,
         no_room: NoRoom,
-        step: impl FnOnce(&mut [u64], Found) -> R,
+        step: impl FnOnce(&mut [u64], KeyFound) -> R,
     ) -> Result<R, Refused> {
         let mut state = self.fresh();
         // In place, so that no other key gets the record's place first. The key is known: the step takes no other lock.
@@ -238,7 +238,7 @@ impl Table {
         let on_record = self.records.update(self.records.spot(tag), now, |debt| {
             algorithm.owe(&mut state, debt);
             let step = step.take()?;
-            let result = step(&mut state, Found::Known);
+            let result = step(&mut state, KeyFound::Known);
             Some((algorithm.debt(&state, now), result))
         });
         if let Some(result) = on_record {
@@ -247,7 +247,7 @@ impl Table {
         }
         match (no_room, step) {
             (NoRoom::Pinned, Some(step)) => {
-                let result = step(&mut state, Found::New);
+                let result = step(&mut state, KeyFound::New);
                 if let Some(debt) = algorithm.debt(&state, now) {
                     self.keep(tag, debt, now);
                 }
@@ -274,19 +274,19 @@ impl Table {
         algorithm: &impl Algorithm,
         tag: Tag,
         now: Nanos,
-        step: impl FnOnce(&mut [u64], Found) -> R,
+        step: impl FnOnce(&mut [u64], KeyFound) -> R,
     ) -> R {
         // Under the buckets' locks to the end: a key that is being evicted is seen here or in its record.
         let (mut first, mut second) = self.both_of(tag);
         let mut pair = Pair::new(&mut first, second.as_mut());
         if let Some(place) = pair.find(tag) {
-            return step(pair.state(place), Found::Known);
+            return step(pair.state(place), KeyFound::Known);
         }
         let mut state = self.fresh();
         if let Some(debt) = self.records.look(self.records.spot(tag), now) {
             algorithm.owe(&mut state, debt);
         }
-        step(&mut state, Found::New)
+        step(&mut state, KeyFound::New)
     }
 
     /// Removes a key, from its cell or its record; `take` sees its last state.

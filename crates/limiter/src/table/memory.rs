@@ -4,12 +4,12 @@
 //! only its own bucket, and a bucket of small states is exactly one cache line.
 #![allow(unsafe_code)] // Buckets are reached by index into one allocation; their locks guard them.
 
-use super::{BuildError, layout::Layout};
+use super::{BuildError, layout::TableLayout};
 
 /// A locked bucket: its tags, then its states. Dropping it unlocks the bucket.
 pub(crate) struct Bucket<'a> {
     line: BucketLine<'a>,
-    layout: &'a Layout,
+    layout: &'a TableLayout,
     index: usize,
     /// The first cell's tag, which is written back to the lock's word at the end.
     first_tag: u64,
@@ -22,11 +22,11 @@ mod imp {
     use tidegate_core::cell::Lock;
 
     use super::super::pages::Pages;
-    use super::{BuildError, Layout};
+    use super::{BuildError, TableLayout};
 
     pub(crate) struct Memory {
         pages: Pages,
-        pub layout: Layout,
+        pub layout: TableLayout,
     }
 
     // SAFETY: the memory is plain words; a bucket's words are touched only by the holder of its lock.
@@ -35,7 +35,7 @@ mod imp {
     unsafe impl Sync for Memory {}
 
     impl Memory {
-        pub fn new(layout: Layout) -> Result<Self, BuildError> {
+        pub fn new(layout: TableLayout) -> Result<Self, BuildError> {
             Ok(Self { pages: Pages::zeroed(layout.bytes())?, layout })
         }
 
@@ -126,19 +126,19 @@ mod imp {
     use loom::cell::UnsafeCell;
     use tidegate_core::cell::Lock;
 
-    use super::{BuildError, Layout};
+    use super::{BuildError, TableLayout};
 
     /// The same buckets in loom's cells, so that each access is checked against the locks.
     pub(crate) struct Memory {
         buckets: Vec<(Lock, UnsafeCell<Vec<u64>>)>,
-        pub layout: Layout,
+        pub layout: TableLayout,
     }
 
     // SAFETY: a bucket's words are touched only by the holder of its lock, which is what loom checks.
     unsafe impl Sync for Memory {}
 
     impl Memory {
-        pub fn new(layout: Layout) -> Result<Self, BuildError> {
+        pub fn new(layout: TableLayout) -> Result<Self, BuildError> {
             let bucket = || (Lock::new(0), UnsafeCell::new(vec![0; layout.stride - 1]));
             Ok(Self { buckets: (0..layout.buckets).map(|_| bucket()).collect(), layout })
         }
@@ -241,7 +241,7 @@ impl Bucket<'_> {
 
     #[inline]
     pub fn state(&mut self, cell: usize) -> &mut [u64] {
-        let Layout { words, cells, .. } = *self.layout;
+        let TableLayout { words, cells, .. } = *self.layout;
         assert!(cell < cells);
         // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a layout's states lie in its stride,
         // behind the tags.

@@ -38,7 +38,7 @@ pub(crate) use error::NoRoom;
 pub use error::{BuildError, Full, Refused, WhenFull};
 pub use hash::HashKeys;
 pub use joint::{Joint, Wanted};
-pub use lookup::{Found, Table};
+pub use lookup::{KeyFound, Table};
 pub use stats::{Forgotten, Stats};
 pub use tag::Tag;
 pub use walk::{Cursor, RecordSpot};

@@ -21,7 +21,7 @@ use tidegate_core::{Debt, Lasts, Nanos};
 
 use super::{
     BuildError, Tag,
-    layout::Layout,
+    layout::TableLayout,
     memory::{Bucket, Memory},
     record::{Spot, decode, encode, print_of},
     stats::Counter,
@@ -59,17 +59,17 @@ pub(crate) enum Put {
 struct Pair<'a>([Bucket<'a>; 2]);
 
 /// A place in a pair of buckets.
-type Slot = (usize, usize);
+type PairSlot = (usize, usize);
 
 /// The contents of a pair of buckets, as seen from one key.
 #[derive(Default)]
 struct Survey {
     /// The key's own record.
-    own: Option<(Slot, Debt)>,
+    own: Option<(PairSlot, Debt)>,
     /// The number of free places on each side, and one of them.
     free: [(usize, usize); 2],
     /// The record of another key that would lose least.
-    least: Option<(Debt, Slot)>,
+    least: Option<(Debt, PairSlot)>,
     first_end: Option<Nanos>,
 }
 
@@ -78,7 +78,7 @@ impl Records {
         let buckets = max_keys.checked_mul(BUCKETS_FOR_EIGHT).ok_or(BuildError::TooLarge)? / 8;
         let half = usize::midpoint(buckets, SLACK.min(max_keys)).max(1);
         // One cell per bucket, whose tag is the base and whose state is the records.
-        let layout = Layout { words: EACH, cells: 1, stride: EACH + 1, buckets: 2 * half };
+        let layout = TableLayout { words: EACH, cells: 1, stride: EACH + 1, buckets: 2 * half };
         let stretches = Stretches::new(&layout);
         Ok(Self { memory: Memory::new(layout)?, half, stretches, count: Counter::default() })
     }
@@ -254,7 +254,7 @@ impl Records {
 
     /// Moves one record of a pair to its other bucket, if that has room and is not locked. If nearly all places are in use,
     /// the search is not worth its cost.
-    fn displace(&self, pair: &mut Pair<'_>, at: Spot, now: Nanos) -> Option<Slot> {
+    fn displace(&self, pair: &mut Pair<'_>, at: Spot, now: Nanos) -> Option<PairSlot> {
         if self.is_crowded() {
             return None;
         }
@@ -336,7 +336,7 @@ impl Survey {
     }
 
     /// A free place on the emptier side.
-    fn free(&self) -> Option<Slot> {
+    fn free(&self) -> Option<PairSlot> {
         let side = usize::from(self.free[1].0 > self.free[0].0);
         (self.free[side].0 > 0).then_some((side, self.free[side].1))
     }
@@ -347,15 +347,15 @@ impl Pair<'_> {
         self.0[side].tag(0)
     }
 
-    fn word(&mut self, (side, cell): Slot) -> u64 {
+    fn word(&mut self, (side, cell): PairSlot) -> u64 {
         self.0[side].state(0)[cell]
     }
 
-    fn set(&mut self, (side, cell): Slot, word: u64) {
+    fn set(&mut self, (side, cell): PairSlot, word: u64) {
         self.0[side].state(0)[cell] = word;
     }
 
-    fn find(&mut self, print: u32) -> Option<(Slot, Debt)> {
+    fn find(&mut self, print: u32) -> Option<(PairSlot, Debt)> {
         for side in 0..2 {
             let base = self.base(side);
             let at = self.0[side].state(0).iter().position(|&word| word != 0 && print_of(word) == print);
@@ -366,7 +366,7 @@ impl Pair<'_> {
         None
     }
 
-    fn write(&mut self, (side, cell): Slot, print: u32, debt: Debt, now: Nanos) {
+    fn write(&mut self, (side, cell): PairSlot, print: u32, debt: Debt, now: Nanos) {
         write(&mut self.0[side], cell, print, debt, now);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::layout::Layout;
+use super::layout::TableLayout;
 
 /// The size of a system page, in words.
 const PAGE: usize = 4_096 / 8;
@@ -22,7 +22,7 @@ pub(crate) struct Stretches {
 }
 
 impl Stretches {
-    pub fn new(layout: &Layout) -> Self {
+    pub fn new(layout: &TableLayout) -> Self {
         let buckets_each = (PAGE / layout.stride).max(1);
         let count = layout.buckets.div_ceil(buckets_each);
         let counts = (0..count).map(|_| AtomicU16::new(0)).collect();

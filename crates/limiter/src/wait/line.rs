@@ -6,7 +6,7 @@ use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Policy, Standing};
 
 use super::{
     Alarm, Ground, WaitError,
-    plan::{Plan, Turn, turn},
+    plan::{WaitPlan, WaitTurn, turn},
     reservations::Reservations,
     ticket::{Admitted, Ticket, Wakes},
 };
@@ -28,9 +28,9 @@ pub(crate) struct WaitLine {
     aside: BTreeMap<u64, Waiter>,
     next: u64,
     reservations: Reservations,
-    plan: Option<Plan>,
+    plan: Option<WaitPlan>,
     /// A newer plan that does not include all tickets yet.
-    building: Option<Plan>,
+    building: Option<WaitPlan>,
     /// Counts changes that the plan did not foresee.
     version: u64,
     /// Made by the first waiter.
@@ -150,7 +150,7 @@ impl WaitLine {
         }
         let from = ground.now.max(ground.blocked);
         match turn(ground.policy, ground.state, Some(from), front.ticket.cost) {
-            Turn::At(at, _) if ground.blocked < Nanos::MAX => Some(at),
+            WaitTurn::At(at, _) if ground.blocked < Nanos::MAX => Some(at),
             _ => None,
         }
     }
@@ -235,7 +235,7 @@ impl WaitLine {
             }
         }
         let turn = if blocked == Nanos::MAX {
-            Turn::Never
+            WaitTurn::Never
         } else if self.is_waiting() {
             // Behind many waiters the existing plan suffices: it is renewed on the next request.
             let long = self.waiting.len() > PLAN_STEP;
@@ -248,14 +248,14 @@ impl WaitLine {
         };
         let refused = |ground: &Ground<'_>| {
             let denied = Self::denial(ground, cost, turn);
-            if turn == Turn::Never { WaitError::Never(denied) } else { WaitError::Deadline(denied) }
+            if turn == WaitTurn::Never { WaitError::Never(denied) } else { WaitError::Deadline(denied) }
         };
         let planned = match turn {
-            Turn::Never => return Err(refused(ground)),
-            Turn::At(at, delay) if !in_time(at.saturating_add(delay)) => return Err(refused(ground)),
-            Turn::Unknown if !in_time(now) => return Err(refused(ground)),
-            Turn::At(at, _) => at,
-            Turn::Unknown => Nanos::MAX,
+            WaitTurn::Never => return Err(refused(ground)),
+            WaitTurn::At(at, delay) if !in_time(at.saturating_add(delay)) => return Err(refused(ground)),
+            WaitTurn::Unknown if !in_time(now) => return Err(refused(ground)),
+            WaitTurn::At(at, _) => at,
+            WaitTurn::Unknown => Nanos::MAX,
         };
         let ticket = self.ticket(cost, alarm);
         if let Some(plan) = &mut self.plan {
@@ -395,18 +395,18 @@ impl WaitLine {
         Arc::new(Ticket::new(self.next, cost, false, alarm))
     }
 
-    fn denial(ground: &Ground<'_>, cost: u64, turn: Turn) -> Decision {
+    fn denial(ground: &Ground<'_>, cost: u64, turn: WaitTurn) -> Decision {
         let limit = ground.policy.limit();
         if cost > limit {
             return ground.policy.check(ground.state, ground.now, cost);
         }
         match turn {
-            Turn::At(at, _) => {
+            WaitTurn::At(at, _) => {
                 let wait = at.saturating_since(ground.now).get();
                 let reset = ground.policy.check(ground.state, ground.now, 0).reset_after_nanos();
                 Decision::deny(Standing { limit, room: 0, unit: 1, reset_after: reset.max(wait) }, wait)
             }
-            Turn::Unknown | Turn::Never => {
+            WaitTurn::Unknown | WaitTurn::Never => {
                 Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX })
             }
         }
@@ -414,9 +414,9 @@ impl WaitLine {
 
     /// The state as it will be when every waiter has been admitted. Exact behind up to [`PLAN_STEP`] waiters. Behind more, an
     /// outdated plan is renewed that many tickets at a time, and is used until the new one is complete.
-    fn planned(&mut self, ground: &Ground<'_>) -> &mut Plan {
+    fn planned(&mut self, ground: &Ground<'_>) -> &mut WaitPlan {
         let version = self.version;
-        let begin = || Plan::new(ground.policy, ground.state, ground.now.max(ground.blocked), version);
+        let begin = || WaitPlan::new(ground.policy, ground.state, ground.now.max(ground.blocked), version);
         let overtaken = self.plan.as_ref().is_none_or(|plan| plan.version != version);
         if overtaken {
             // Without an older plan, or if there is little work, the plan is made in one step.
@@ -428,8 +428,8 @@ impl WaitLine {
             let step = if at_once { usize::MAX } else { PLAN_STEP };
             for (number, waiter) in self.waiting.range_mut(building.next..).take(step) {
                 waiter.planned = match building.add(waiter.ticket.cost) {
-                    Turn::At(at, _) => at,
-                    Turn::Unknown | Turn::Never => Nanos::MAX,
+                    WaitTurn::At(at, _) => at,
+                    WaitTurn::Unknown | WaitTurn::Never => Nanos::MAX,
                 };
                 building.next = number + 1;
             }

@@ -21,11 +21,11 @@ const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 /// The lines of a keyed limiter. A shard's lock is a leaf, except for the tickets' locks.
 pub(crate) struct Lines {
     /// Created by the first wait.
-    shards: OnceLock<Box<[Mutex<Shard>]>>,
+    shards: OnceLock<Box<[Mutex<LineShard>]>>,
 }
 
 #[derive(Default)]
-struct Shard {
+struct LineShard {
     lines: HashMap<Tag, WaitLine, BuildHasherDefault<TagHasher>>,
     /// Lines that are kept only for free reservations, and their times.
     kept: VecDeque<(Nanos, Tag)>,
@@ -40,11 +40,11 @@ impl Lines {
         lines
     }
 
-    fn made(&self) -> &[Mutex<Shard>] {
-        self.shards.get_or_init(|| (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect())
+    fn made(&self) -> &[Mutex<LineShard>] {
+        self.shards.get_or_init(|| (0..SHARDS).map(|_| Mutex::new(LineShard::default())).collect())
     }
 
-    fn shard(&self, tag: Tag) -> MutexGuard<'_, Shard> {
+    fn shard(&self, tag: Tag) -> MutexGuard<'_, LineShard> {
         let shards = self.made();
         // Nothing here panics while a line is half changed.
         shards[tag.get() as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,14 +94,14 @@ impl Lines {
     /// The keys with waiters.
     pub fn keys(&self) -> Vec<Tag> {
         let Some(shards) = self.shards.get() else { return Vec::new() };
-        let locked = |shard: &Mutex<Shard>| -> Vec<Tag> {
+        let locked = |shard: &Mutex<LineShard>| -> Vec<Tag> {
             shard.lock().unwrap_or_else(PoisonError::into_inner).lines.keys().copied().collect()
         };
         shards.iter().flat_map(locked).collect()
     }
 }
 
-impl Shard {
+impl LineShard {
     /// Drops up to two lines whose free reservations are over.
     fn sweep(&mut self, marks: &Marks, now: Nanos) {
         for _ in 0..2 {

@@ -22,8 +22,8 @@ use crate::Timer;
 use alarm::Alarm;
 pub(crate) use line::{CALL, Joined, WaitLine};
 pub(crate) use lines::{Lines, OneLine};
-use ticket::{Outcome, sleep};
 pub(crate) use ticket::{Ticket, Wakes};
+use ticket::{WaitOutcome, sleep};
 
 /// Why a wait ended without admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -119,7 +119,7 @@ struct Seat<'a, H: Home, T: Timer> {
 
 impl<H: Home, T: Timer> Seat<'_, H, T> {
     /// How the wait has ended. If it has not, this serves the line.
-    fn look(&self, deadline: Option<Nanos>) -> Option<Outcome> {
+    fn look(&self, deadline: Option<Nanos>) -> Option<WaitOutcome> {
         let outcome = self.ticket.outcome();
         if outcome.is_some() {
             return outcome;

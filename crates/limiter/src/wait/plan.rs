@@ -4,7 +4,7 @@ use tidegate_core::{Algorithm, Decision, Nanos, Policy, Standing};
 
 /// A copy of a state, advanced in time.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct WaitPlan {
     policy: Policy,
     state: Box<[u64]>,
     /// When the last waiter is admitted; `None` if unknown (only the release of a permit makes room).
@@ -17,7 +17,7 @@ pub(super) struct Plan {
 
 /// When a cost is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum WaitTurn {
     /// Admitted at this time, to start after this delay.
     At(Nanos, Nanos),
     /// Admitted when enough units are returned.
@@ -26,33 +26,33 @@ pub(super) enum Turn {
     Never,
 }
 
-impl Plan {
+impl WaitPlan {
     /// A plan that starts with `state` at time `at`.
     pub fn new(policy: &Policy, state: &[u64], at: Nanos, version: u64) -> Self {
         Self { policy: *policy, state: state.into(), at: Some(at), next: 0, version }
     }
 
     /// When `cost` would be admitted behind all waiters in the plan.
-    pub fn turn(&self, cost: u64) -> Turn {
+    pub fn turn(&self, cost: u64) -> WaitTurn {
         turn(&self.policy, &self.state, self.at, cost)
     }
 
     /// Adds a waiter to the plan; returns when it is admitted.
-    pub fn add(&mut self, cost: u64) -> Turn {
+    pub fn add(&mut self, cost: u64) -> WaitTurn {
         let turn = self.turn(cost);
         self.put(cost, turn);
         turn
     }
 
     /// Adds a waiter that is admitted at `turn`, which is this plan's answer to its cost.
-    pub fn put(&mut self, cost: u64, turn: Turn) {
+    pub fn put(&mut self, cost: u64, turn: WaitTurn) {
         match turn {
-            Turn::At(at, _) => {
+            WaitTurn::At(at, _) => {
                 self.policy.record(&mut self.state, at, cost);
                 self.at = Some(at);
             }
-            Turn::Unknown => self.at = None,
-            Turn::Never => {}
+            WaitTurn::Unknown => self.at = None,
+            WaitTurn::Never => {}
         }
     }
 
@@ -60,14 +60,14 @@ impl Plan {
     pub fn denial(&self, cost: u64, now: Nanos) -> Decision {
         let limit = self.policy.limit();
         match self.turn(cost) {
-            Turn::At(at, _) => {
+            WaitTurn::At(at, _) => {
                 // An outdated plan still gives a time in the future.
                 let wait = at.saturating_since(now).get().max(1);
                 let reset = self.policy.check(&self.state, at, 0).reset_after_nanos();
                 let reset_after = reset.saturating_add(wait);
                 Decision::deny(Standing { limit, room: 0, unit: 1, reset_after }, wait)
             }
-            Turn::Unknown | Turn::Never => {
+            WaitTurn::Unknown | WaitTurn::Never => {
                 Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX })
             }
         }
@@ -75,25 +75,29 @@ impl Plan {
 }
 
 /// The time at which a state admits `cost`, without other requests from `at` on.
-pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u64) -> Turn {
+pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u64) -> WaitTurn {
     if cost > policy.limit() {
-        return Turn::Never;
+        return WaitTurn::Never;
     }
-    let Some(mut at) = at else { return Turn::Unknown };
+    let Some(mut at) = at else { return WaitTurn::Unknown };
     // A denial gives the exact time, so the second attempt admits. The first may be too early if `at` is older than the
     // state; then the search continues from the time that was found.
     for _ in 0..8 {
         let decision = policy.check(state, at, cost);
         if decision.is_allowed() {
             let start = at.saturating_add(decision.delay().into());
-            return if start < Nanos::MAX { Turn::At(at, start.saturating_since(at)) } else { Turn::Never };
+            return if start < Nanos::MAX {
+                WaitTurn::At(at, start.saturating_since(at))
+            } else {
+                WaitTurn::Never
+            };
         }
-        let Some(wait) = decision.retry_after() else { return Turn::Unknown };
+        let Some(wait) = decision.retry_after() else { return WaitTurn::Unknown };
         let wait = Nanos::from(wait);
         if wait >= Nanos::MAX.saturating_since(at) {
-            return Turn::Never;
+            return WaitTurn::Never;
         }
         at = at.saturating_add(wait.max(Nanos::new(1)));
     }
-    Turn::At(at, Nanos::ZERO)
+    WaitTurn::At(at, Nanos::ZERO)
 }

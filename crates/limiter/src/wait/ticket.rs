@@ -30,13 +30,13 @@ struct Status {
     /// Whether it was woken to look at its lines, and has not looked since.
     is_called: bool,
     /// Boxed, because there may be a hundred thousand waiters and only the first few have an outcome.
-    outcome: Option<Box<Outcome>>,
+    outcome: Option<Box<WaitOutcome>>,
     /// Nothing remains to be returned.
     finished: bool,
 }
 
 /// How a wait ended.
-pub(crate) type Outcome = Result<Admitted, WaitError>;
+pub(crate) type WaitOutcome = Result<Admitted, WaitError>;
 
 /// The admission of a ticket, which is recorded.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +114,7 @@ impl Ticket {
     }
 
     /// How the wait ended, if it has.
-    pub fn outcome(&self) -> Option<Outcome> {
+    pub fn outcome(&self) -> Option<WaitOutcome> {
         self.status().outcome.as_deref().copied()
     }
 
@@ -130,7 +130,7 @@ impl Ticket {
     }
 
     /// Ends the wait. Under the key's lock.
-    pub fn end(&self, outcome: Outcome, wakes: &mut Wakes) {
+    pub fn end(&self, outcome: WaitOutcome, wakes: &mut Wakes) {
         {
             let mut status = self.status();
             status.finished |= outcome.is_err();

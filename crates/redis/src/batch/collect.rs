@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::{Deadline, StoreError, sync::lock};
 
 /// The result of a request: the decision, and the time that the state uses.
-pub type Answer = Result<(Decision, Nanos), StoreError>;
+pub type BatchAnswer = Result<(Decision, Nanos), StoreError>;
 
 /// The answers to a caller's requests, which may belong to several calls.
 pub struct Collector {
@@ -26,7 +26,7 @@ pub struct Place {
 }
 
 struct Answers {
-    given: Vec<Option<Answer>>,
+    given: Vec<Option<BatchAnswer>>,
     /// The number of places that still exist.
     missing: usize,
     /// `None` once all places are gone.
@@ -47,14 +47,14 @@ impl Collector {
 
     /// Waits until each place has its answer or is gone, or until the deadline. Returns the answers there are, and whether the
     /// deadline has not passed.
-    pub async fn wait(self, deadline: Deadline) -> (Vec<Option<Answer>>, bool) {
+    pub async fn wait(self, deadline: Deadline) -> (Vec<Option<BatchAnswer>>, bool) {
         let in_time = deadline.bound(self.complete).await.is_ok();
         (mem::take(&mut lock(&self.answers).given), in_time)
     }
 }
 
 impl Place {
-    pub fn give(self, answer: Answer) {
+    pub fn give(self, answer: BatchAnswer) {
         // The caller may have given up and taken what was there.
         if let Some(place) = lock(&self.answers).given.get_mut(self.at) {
             *place = Some(answer);
@@ -106,7 +106,7 @@ mod tests {
         places.swap_remove(0).give(Ok(decided(0)));
         drop(places);
         let (answers, in_time) = collector.wait(far()).await;
-        let remaining = |answer: &Option<Answer>| Some(answer.as_ref()?.as_ref().ok()?.0.remaining());
+        let remaining = |answer: &Option<BatchAnswer>| Some(answer.as_ref()?.as_ref().ok()?.0.remaining());
         assert_eq!(answers.iter().map(remaining).collect::<Vec<_>>(), [Some(0), None, Some(2)]);
         assert!(in_time, "nothing more can come");
         let without_places = Collector::new(0).0.wait(far()).await;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tidegate_core::Nanos;
 
 use super::{
-    Batcher, Call, GONE, Queue, Request, Shard, Waiting,
-    collect::{Answer, Place},
+    Batched, Batcher, Call, GONE, Queue, Shard, Waiting,
+    collect::{BatchAnswer, Place},
 };
 use crate::{
     Deadline, StoreError,
@@ -22,7 +22,7 @@ pub struct Question {
     place: Place,
 }
 
-impl Request for Question {
+impl Batched for Question {
     type Limit = Plan;
     /// A call of this size blocks Redis for about a third of a millisecond.
     const KEYS: usize = 128;
@@ -73,14 +73,14 @@ impl Batcher {
         key: Vec<u8>,
         cost: u64,
         deadline: Deadline,
-    ) -> Answer {
+    ) -> BatchAnswer {
         let shard = self.monitor.shard_of(&key);
         let Some(_alone) = Question::queue(&self.shards[shard]).alone() else {
             return self.decide_many(plan, [(key, cost)], deadline).await.pop().unwrap_or(GONE);
         };
         self.monitor.admit(shard)?;
         // Boxed, so that the future of a request that shares a call is small: it is moved several times.
-        let answer: Answer = Box::pin(async {
+        let answer: BatchAnswer = Box::pin(async {
             let batch = Batch { keys: vec![key], costs: vec![cost], counts: vec![1] };
             let (now, mut found) = self.decide_batch(shard, plan, &batch, deadline).await?;
             let mut answer = Err(StoreError::BadReply);
@@ -101,7 +101,7 @@ impl Batcher {
         plan: &Arc<Plan>,
         requests: impl IntoIterator<Item = (Vec<u8>, u64), IntoIter: ExactSizeIterator>,
         deadline: Deadline,
-    ) -> Vec<Answer> {
+    ) -> Vec<BatchAnswer> {
         let question = |(key, cost)| (key, move |place| Question { cost, place });
         self.ask(plan, requests.into_iter().map(question), deadline, deadline).await
     }
@@ -121,7 +121,7 @@ impl Batcher {
     }
 }
 
-fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u64], mut give: impl FnMut(Answer)) {
+fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u64], mut give: impl FnMut(BatchAnswer)) {
     let told = before.and_then(|value| {
         let told =
             plan.decisions(value.as_deref(), now, costs, |_, decision, seen| give(Ok((decision, seen))));

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use indexmap::IndexSet;
 use rapidhash::fast::RandomState;
 
-use super::{Request, Waiting};
+use super::{Batched, Waiting};
 use crate::Deadline;
 
 /// Requests for one limit, and in a cluster for one slot.
-pub struct Call<R: Request> {
+pub struct Call<R: Batched> {
     pub limit: Arc<R::Limit>,
     pub keys: Vec<Vec<u8>>,
     /// The requests of the first key in order, then those of the second, and so on.
@@ -21,7 +21,7 @@ pub struct Call<R: Request> {
 }
 
 /// A call that requests still join.
-struct Joining<R: Request> {
+struct Joining<R: Batched> {
     limit: Arc<R::Limit>,
     slot: u16,
     apart: bool,
@@ -32,7 +32,7 @@ struct Joining<R: Request> {
     deadline: Deadline,
 }
 
-impl<R: Request> Joining<R> {
+impl<R: Batched> Joining<R> {
     fn for_the_first(first: &Waiting<R>, most: usize) -> Self {
         Self {
             limit: Arc::clone(&first.limit),
@@ -77,7 +77,7 @@ impl<R: Request> Joining<R> {
 }
 
 /// Groups requests into calls. Requests that no caller waits for any more are dropped, so they are not charged.
-pub fn group<R: Request>(requests: Vec<Waiting<R>>) -> Vec<Call<R>> {
+pub fn group<R: Batched>(requests: Vec<Waiting<R>>) -> Vec<Call<R>> {
     let mut calls: Vec<Joining<R>> = Vec::new();
     let (mut last, most) = (0, requests.len());
     for request in requests.into_iter().filter(|waiting| waiting.request.is_wanted()) {

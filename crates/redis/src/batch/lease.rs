@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Batcher, Call, Queue, Request, Shard, Waiting, collect::Place};
+use super::{Batched, Batcher, Call, Queue, Shard, Waiting, collect::Place};
 use crate::{
     Deadline, StoreError,
     connection::beside,
@@ -23,7 +23,7 @@ pub struct Errand {
     caller: Option<Place>,
 }
 
-impl Request for Errand {
+impl Batched for Errand {
     type Limit = Leases;
     /// As for decisions, but a step takes about twice as long. More calls would be no faster: those of a sweep follow each other.
     const KEYS: usize = 128;

@@ -20,7 +20,7 @@ mod sweep;
 
 use std::sync::Arc;
 
-use collect::{Answer, Collector, Place};
+use collect::{BatchAnswer, Collector, Place};
 use group::{Call, group};
 use queue::{Queue, Turn};
 use sweep::Sweeper;
@@ -28,7 +28,7 @@ use sweep::Sweeper;
 use crate::{Deadline, StoreError, health::Monitor, script::Scripts};
 
 /// The task that had the request no longer exists: the runtime is shutting down.
-const GONE: Answer = Err(StoreError::Down);
+const GONE: BatchAnswer = Err(StoreError::Down);
 
 /// The callers' requests to a store, with one queue per shard and kind of request.
 pub struct Batcher {
@@ -45,7 +45,7 @@ struct Shard {
 }
 
 /// A request that can share a call with others.
-trait Request: Sized + Send + 'static {
+trait Batched: Sized + Send + 'static {
     /// Requests with the same value share a call.
     type Limit: Send + Sync + 'static;
     /// The maximum number of keys, and of requests, in one call. Other calls wait while Redis executes it.
@@ -62,7 +62,7 @@ trait Request: Sized + Send + 'static {
 }
 
 /// A request that waits for a call.
-struct Waiting<R: Request> {
+struct Waiting<R: Batched> {
     limit: Arc<R::Limit>,
     key: Vec<u8>,
     slot: u16,
@@ -81,7 +81,7 @@ impl Batcher {
         Arc::new(Self { monitor, scripts: Scripts::new(), sweeper: Sweeper::default(), shards })
     }
 
-    fn waiting<R: Request>(
+    fn waiting<R: Batched>(
         &self,
         limit: &Arc<R::Limit>,
         key: Vec<u8>,
@@ -94,7 +94,7 @@ impl Batcher {
     }
 
     /// Puts requests into the queues of their shards. Neighbours of one shard leave together.
-    fn post<R: Request>(self: &Arc<Self>, mut requests: Vec<(usize, Waiting<R>)>) {
+    fn post<R: Batched>(self: &Arc<Self>, mut requests: Vec<(usize, Waiting<R>)>) {
         while let Some((shard, _)) = requests.first() {
             let shard = *shard;
             let end = requests.iter().position(|(other, _)| *other != shard).unwrap_or(requests.len());
@@ -106,13 +106,13 @@ impl Batcher {
 
     /// Sends one caller's requests, each with its key, and waits for the answers until the deadline. Neighbours with the same key
     /// are decided in this order. Their calls may take until `latest`.
-    async fn ask<R: Request, F: FnOnce(Place) -> R>(
+    async fn ask<R: Batched, F: FnOnce(Place) -> R>(
         self: &Arc<Self>,
         limit: &Arc<R::Limit>,
         requests: impl ExactSizeIterator<Item = (Vec<u8>, F)>,
         latest: Deadline,
         deadline: Deadline,
-    ) -> Vec<Answer> {
+    ) -> Vec<BatchAnswer> {
         let (collector, places) = Collector::new(requests.len());
         let mut sent = Vec::with_capacity(requests.len());
         let mut together: Vec<(usize, Waiting<R>)> = Vec::with_capacity(requests.len());
@@ -128,7 +128,8 @@ impl Batcher {
         }
         self.post(together);
         let (answers, in_time) = collector.wait(deadline).await;
-        let answer = |(answer, sent): (Option<Answer>, Result<usize, StoreError>)| match (answer, sent?) {
+        let answer = |(answer, sent): (Option<BatchAnswer>, Result<usize, StoreError>)| match (answer, sent?)
+        {
             (Some(answer), _) => answer,
             (None, _) if in_time => GONE,
             // The call started later than this deadline counts, so its own result comes later.
@@ -152,7 +153,7 @@ impl Batcher {
         tidegate_core::Clock::now(&self.monitor.clock)
     }
 
-    fn take_turn<R: Request>(self: &Arc<Self>, shard: usize, turn: Turn<Waiting<R>>) {
+    fn take_turn<R: Batched>(self: &Arc<Self>, shard: usize, turn: Turn<Waiting<R>>) {
         let runtime = self.monitor.runner.connector.runtime();
         match turn {
             Turn::Wait => {}
@@ -173,7 +174,7 @@ impl Batcher {
     }
 
     /// Sends requests, and then those that have arrived during the call.
-    async fn send<R: Request>(self: Arc<Self>, shard: usize, mut requests: Vec<Waiting<R>>) {
+    async fn send<R: Batched>(self: Arc<Self>, shard: usize, mut requests: Vec<Waiting<R>>) {
         loop {
             // If the call is dropped (the runtime ends), the next task takes over.
             let under_way = UnderWay::<R> { batcher: &self, shard, queue: R::queue(&self.shards[shard]) };
@@ -189,7 +190,7 @@ impl Batcher {
     }
 
     /// Makes one call per limit, the last one in this task and the others in separate tasks. Returns when all have ended.
-    async fn call_each<R: Request>(self: &Arc<Self>, shard: usize, requests: Vec<Waiting<R>>) {
+    async fn call_each<R: Batched>(self: &Arc<Self>, shard: usize, requests: Vec<Waiting<R>>) {
         let mut calls = group(requests);
         let Some(last) = calls.pop() else { return };
         let runtime = self.monitor.runner.connector.runtime();
@@ -225,13 +226,13 @@ impl Drop for Gathering<'_> {
 }
 
 /// A task's call in flight.
-struct UnderWay<'a, R: Request> {
+struct UnderWay<'a, R: Batched> {
     batcher: &'a Arc<Batcher>,
     shard: usize,
     queue: &'a Queue<Waiting<R>>,
 }
 
-impl<R: Request> UnderWay<'_, R> {
+impl<R: Batched> UnderWay<'_, R> {
     fn end(self) -> Turn<Waiting<R>> {
         let turn = self.turn();
         std::mem::forget(self);
@@ -243,7 +244,7 @@ impl<R: Request> UnderWay<'_, R> {
     }
 }
 
-impl<R: Request> Drop for UnderWay<'_, R> {
+impl<R: Batched> Drop for UnderWay<'_, R> {
     fn drop(&mut self) {
         self.batcher.take_turn(self.shard, self.turn());
     }

@@ -10,9 +10,9 @@ use crate::{health::Pace, sync::lock};
 const EARLY: usize = 32;
 
 /// The waiting requests of one kind for a shard.
-pub struct Queue<R>(Mutex<State<R>>);
+pub struct Queue<R>(Mutex<QueueState<R>>);
 
-struct State<R> {
+struct QueueState<R> {
     waiting: Vec<R>,
     /// The number of calls by tasks in flight.
     calls: usize,
@@ -39,7 +39,7 @@ pub enum Turn<R> {
 
 impl<R> Default for Queue<R> {
     fn default() -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(QueueState {
             waiting: Vec::new(),
             calls: 0,
             own: false,
@@ -50,7 +50,7 @@ impl<R> Default for Queue<R> {
     }
 }
 
-impl<R> State<R> {
+impl<R> QueueState<R> {
     fn turn(&mut self, pace: Pace, now: Nanos) -> Turn<R> {
         if self.waiting.is_empty() || self.holders > 0 {
             return Turn::Wait;

@@ -9,7 +9,7 @@ use tidegate_core::Clock;
 
 use super::Batcher;
 use crate::{
-    lease::{Counts, Leases},
+    lease::{HotCounts, Leases},
     sync::lock,
 };
 
@@ -19,10 +19,10 @@ const RARELY: Duration = Duration::from_secs(1);
 
 /// The limits of which this node holds leases.
 #[derive(Default)]
-pub struct Sweeper(Mutex<State>);
+pub struct Sweeper(Mutex<SweepState>);
 
 #[derive(Default)]
-struct State {
+struct SweepState {
     all: Vec<Weak<Leases>>,
     /// Whether the task is running.
     sweeping: bool,
@@ -99,7 +99,7 @@ impl Sweeper {
     }
 
     /// The sum of their counts.
-    pub fn counts(&self) -> Counts {
-        self.living().iter().fold(Counts::default(), |sum, leases| sum.and(leases.counts()))
+    pub fn counts(&self) -> HotCounts {
+        self.living().iter().fold(HotCounts::default(), |sum, leases| sum.and(leases.counts()))
     }
 }

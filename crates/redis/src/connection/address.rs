@@ -169,7 +169,7 @@ impl FromStr for Address {
         if rest.contains('#') || query.contains(['@', '?']) {
             return Err(wrong(FORM));
         }
-        let options = Options::read(query, kind, tls)?;
+        let options = AddressOptions::read(query, kind, tls)?;
         let files = Files { tls: options.files()?, password: None };
         let certificates = files.certificates()?;
         let own_query = options.protocol.map_or(String::new(), |protocol| format!("?protocol={protocol}"));
@@ -214,7 +214,7 @@ impl FromStr for Address {
 
 /// The options after the `?`.
 #[derive(Default)]
-struct Options<'a> {
+struct AddressOptions<'a> {
     protocol: Option<&'a str>,
     sentinel_username: Option<&'a str>,
     sentinel_password: Option<&'a str>,
@@ -223,7 +223,7 @@ struct Options<'a> {
     key: Option<&'a str>,
 }
 
-impl<'a> Options<'a> {
+impl<'a> AddressOptions<'a> {
     fn read(query: &'a str, kind: &str, tls: bool) -> Result<Self, StoreError> {
         let mut options = Self::default();
         for option in query.split('&').filter(|option| !option.is_empty()) {

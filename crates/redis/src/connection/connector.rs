@@ -54,14 +54,14 @@ pub struct Connector {
     /// The prefix of the store's keys, for errors that name the necessary permissions.
     prefix: Arc<str>,
     runtime: Handle,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ConnectorState>>,
 }
 
 /// `None` until the attempt has ended.
 type Attempt = watch::Receiver<Option<Result<(u64, Connection), StoreError>>>;
 
 #[derive(Default)]
-struct State {
+struct ConnectorState {
     /// Each connection has a number, so that only a caller that saw this one fail discards it.
     connection: Option<(u64, Connection)>,
     made: u64,

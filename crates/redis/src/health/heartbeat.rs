@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     Monitor,
-    lines::Lines,
+    lines::HealthLog,
     nodes::{Beat, Census, random},
     patience::heartbeat_time,
 };
@@ -73,7 +73,7 @@ struct Heartbeat {
     /// When the measurements were last evaluated.
     summed: Nanos,
     pauses: Pauses,
-    lines: Lines,
+    lines: HealthLog,
 }
 
 impl Heartbeat {
@@ -85,7 +85,7 @@ impl Heartbeat {
             census: Census::default(),
             summed: Nanos::ZERO,
             pauses: Pauses::default(),
-            lines: Lines::new(),
+            lines: HealthLog::new(),
         }
     }
 

@@ -21,7 +21,7 @@ enum Line {
 }
 
 /// Logs one line per change until there are too many. Then it logs the latest state as soon as a line is allowed again.
-pub struct Lines {
+pub struct HealthLog {
     limiter: Limiter<SystemClock>,
     /// Whether a line has said that the store is too far away for the limits' deadlines.
     far: bool,
@@ -31,7 +31,7 @@ pub struct Lines {
     clock: [Limiter<SystemClock>; 2],
 }
 
-impl Lines {
+impl HealthLog {
     pub fn new() -> Self {
         let a_minute = |lines| Limiter::new(Policy::token_bucket(Quota::per_minute(lines)));
         let clock = [a_minute(1), a_minute(1)];
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_flapping_store_does_not_flood_the_log_and_its_final_state_is_logged() {
-        let mut lines = Lines::new();
+        let mut lines = HealthLog::new();
         let at = |ms: u64| Nanos::from_millis(10_000_000 + ms);
         let mut told = Vec::new();
         // Ten minutes with ten changes per second.
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn brief_outages_and_partial_outages_have_their_own_lines() {
-        let (mut lines, now) = (Lines::new(), Nanos::from_secs(1_000));
+        let (mut lines, now) = (HealthLog::new(), Nanos::from_secs(1_000));
         assert_eq!(lines.next(Health::Down, false, 0, now), None, "it has not been reached yet");
         assert_eq!(lines.next(Health::Up, false, 0, now), None);
         assert_eq!(lines.next(Health::Up, false, 1, now), Some(Line::WasDown));

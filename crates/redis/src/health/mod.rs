@@ -29,7 +29,7 @@ use crate::{
     Deadline, StoreError, Timeout,
     connection::{SLOTS, slot},
     script::{Runner, Script, call},
-    stats::Counters,
+    stats::StoreCounters,
     sync::lock,
 };
 
@@ -88,7 +88,7 @@ impl Monitor {
         monitor
     }
 
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &StoreCounters {
         &self.runner.counters
     }
 

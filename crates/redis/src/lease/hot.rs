@@ -24,24 +24,24 @@ thread_local! {
 /// Aligned so that it shares no cache line.
 #[derive(Default)]
 #[repr(align(128))]
-struct Slot(Mutex<Recent>);
+struct HotSlot(Mutex<Recent>);
 
 #[derive(Default)]
 pub struct Recent {
     /// With the hash of the key.
     pub held: Option<(u64, Arc<Held>)>,
     misses: u32,
-    pub counts: Counts,
+    pub counts: HotCounts,
 }
 
 /// Decisions from allotments, and remembered denials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct HotCounts {
     pub decided: u64,
     pub remembered: u64,
 }
 
-impl Counts {
+impl HotCounts {
     /// The sum.
     pub const fn and(self, other: Self) -> Self {
         Self { decided: self.decided + other.decided, remembered: self.remembered + other.remembered }
@@ -60,11 +60,11 @@ impl Recent {
     }
 }
 
-pub struct Hot(Vec<Slot>);
+pub struct Hot(Vec<HotSlot>);
 
 impl Hot {
     pub fn new() -> Self {
-        Self((0..STRIPES * PLACES).map(|_| Slot::default()).collect())
+        Self((0..STRIPES * PLACES).map(|_| HotSlot::default()).collect())
     }
 
     /// This thread's slot for a key, or `None` while another thread holds it.
@@ -77,8 +77,8 @@ impl Hot {
     }
 
     /// Applies `take` to all counts and sums the results.
-    pub fn counts(&self, mut take: impl FnMut(&mut Counts) -> Counts) -> Counts {
-        let mut sum = Counts::default();
+    pub fn counts(&self, mut take: impl FnMut(&mut HotCounts) -> HotCounts) -> HotCounts {
+        let mut sum = HotCounts::default();
         for place in &self.0 {
             sum = sum.and(take(&mut lock(&place.0).counts));
         }

@@ -18,7 +18,7 @@ use tidegate_core::lease::{Answer, Lease, Request, Taken, Terms};
 use tidegate_core::{Decision, Nanos};
 use tokio::sync::Notify;
 
-pub use hot::Counts;
+pub use hot::HotCounts;
 use hot::{Hot, Recent};
 
 use crate::{
@@ -61,7 +61,7 @@ impl Held {
 }
 
 /// The result of asking a lease.
-pub enum Asked {
+pub enum LeaseAnswer {
     /// Decided in memory.
     Decided(Decision),
     /// Decided in memory; the request should be sent in the background.
@@ -89,11 +89,13 @@ struct Section {
 
 impl Section {
     #[inline]
-    fn count(&self, asked: Asked) -> Asked {
+    fn count(&self, asked: LeaseAnswer) -> LeaseAnswer {
         match &asked {
-            Asked::Decided(denied) if denied.is_denied() => self.remembered.fetch_add(1, Ordering::Relaxed),
-            Asked::Decided(_) | Asked::Renew(..) => self.decided.fetch_add(1, Ordering::Relaxed),
-            Asked::Refill(..) => 0,
+            LeaseAnswer::Decided(denied) if denied.is_denied() => {
+                self.remembered.fetch_add(1, Ordering::Relaxed)
+            }
+            LeaseAnswer::Decided(_) | LeaseAnswer::Renew(..) => self.decided.fetch_add(1, Ordering::Relaxed),
+            LeaseAnswer::Refill(..) => 0,
         };
         asked
     }
@@ -155,7 +157,13 @@ impl Leases {
     /// Decides on `cost` for a key, or returns the request to send. `evicted` receives the requests of an evicted key that
     /// give its units back.
     #[inline]
-    pub fn ask(&self, key: &[u8], cost: u64, now: Nanos, evicted: impl FnMut(&Arc<Held>, Request)) -> Asked {
+    pub fn ask(
+        &self,
+        key: &[u8],
+        cost: u64,
+        now: Nanos,
+        evicted: impl FnMut(&Arc<Held>, Request),
+    ) -> LeaseAnswer {
         let hash = self.hash.hash_one(key);
         let mut wanted = false;
         if let Some(mut place) = self.hot.slot(hash) {
@@ -167,9 +175,9 @@ impl Leases {
             {
                 let asked = self.ask_held(held, cost, now);
                 match &asked {
-                    Asked::Decided(denied) if denied.is_denied() => counts.remembered += 1,
-                    Asked::Decided(_) | Asked::Renew(..) => counts.decided += 1,
-                    Asked::Refill(..) => {}
+                    LeaseAnswer::Decided(denied) if denied.is_denied() => counts.remembered += 1,
+                    LeaseAnswer::Decided(_) | LeaseAnswer::Renew(..) => counts.decided += 1,
+                    LeaseAnswer::Refill(..) => {}
                 }
                 return asked;
             }
@@ -246,13 +254,13 @@ impl Leases {
     }
 
     #[inline]
-    fn ask_held(&self, held: &Arc<Held>, cost: u64, now: Nanos) -> Asked {
+    fn ask_held(&self, held: &Arc<Held>, cost: u64, now: Nanos) -> LeaseAnswer {
         let answer = held.lease.ask(cost, now);
         self.note_use(held);
         match answer {
-            Answer::Decided(decision) => Asked::Decided(decision),
-            Answer::Renew(decision, request) => Asked::Renew(decision, Arc::clone(held), request),
-            Answer::Refill(request) => Asked::Refill(Arc::clone(held), request),
+            Answer::Decided(decision) => LeaseAnswer::Decided(decision),
+            Answer::Renew(decision, request) => LeaseAnswer::Renew(decision, Arc::clone(held), request),
+            Answer::Refill(request) => LeaseAnswer::Refill(Arc::clone(held), request),
         }
     }
 
@@ -389,16 +397,16 @@ impl Leases {
     }
 
     /// Decisions from allotments, and remembered denials.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> HotCounts {
         self.sum(|count| count.load(Ordering::Relaxed), |counts| *counts)
     }
 
     /// The same, and resets the counts: the caller keeps them.
-    pub fn take_counts(&self) -> Counts {
+    pub fn take_counts(&self) -> HotCounts {
         self.sum(|count| count.swap(0, Ordering::Relaxed), mem::take)
     }
 
-    fn sum(&self, read: fn(&AtomicU64) -> u64, hot: fn(&mut Counts) -> Counts) -> Counts {
+    fn sum(&self, read: fn(&AtomicU64) -> u64, hot: fn(&mut HotCounts) -> HotCounts) -> HotCounts {
         let mut sum = self.hot.counts(hot);
         for section in &self.sections {
             sum.decided += read(&section.decided);
@@ -465,7 +473,7 @@ mod tests {
                 for at in 0..20 * keys {
                     // Each asks for an allotment, and never gets a reply.
                     let asked = leases.ask(format!("{at}").as_bytes(), 1, now, |_, _| ());
-                    assert!(matches!(asked, Asked::Refill(..)));
+                    assert!(matches!(asked, LeaseAnswer::Refill(..)));
                     assert!(lock(&leases.active).len() <= 2 * keys);
                 }
                 let listed = lock(&leases.active).iter().filter(|held| !held.is_closed()).count();

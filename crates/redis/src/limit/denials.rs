@@ -17,7 +17,7 @@ const SLOTS: usize = 1 << 13;
 const LONGEST: Nanos = Nanos::from_secs(1);
 
 /// A bounded set of denials, each for one key and one cost.
-pub struct Denials {
+pub struct RememberedDenials {
     slots: Box<[Mutex<Option<Denial>>]>,
     /// When the last of them ends. Before the first and after the last, lookups skip the slots.
     last: AtomicU64,
@@ -39,7 +39,7 @@ struct Denial {
     reset: Nanos,
 }
 
-impl Denials {
+impl RememberedDenials {
     pub fn new(seed: u64) -> Self {
         Self {
             slots: (0..SLOTS).map(|_| Mutex::new(None)).collect(),
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_denial_applies_to_its_cost_until_its_wait_is_over() {
-        let denials = Denials::new(7);
+        let denials = RememberedDenials::new(7);
         let (alice, bob) = (denials.tag(b"alice"), denials.tag(b"bob"));
         denials.put(alice, 2, &denied(1, 9_000, 1_000), NOW);
         let later = after(400);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_denial_is_remembered_for_a_second_at_most_and_says_the_whole_wait() {
-        let denials = Denials::new(7);
+        let denials = RememberedDenials::new(7);
         denials.put(1, 1, &denied(0, HOUR, HOUR), NOW);
         let left = HOUR - 999_999_999;
         assert_eq!(denials.get(1, 1, after(999_999_999)), Some(denied(0, left, left)));
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_cost_that_can_never_fit_is_not_remembered() {
-        let denials = Denials::new(7);
+        let denials = RememberedDenials::new(7);
         denials.put(1, 9, &Decision::deny_for_good(denied(1, 0, 0).standing()), NOW);
         assert!(denials.get(1, 9, NOW).is_none());
     }
@@ -180,7 +180,7 @@ mod tests {
     /// sequence of `depth` steps. Whether this node asks the store a second after the latest refund, or at once after its own.
     fn asks_in_time(depth: u32, without: Option<Guard>) -> bool {
         const STEP: Nanos = Nanos::from_millis(400);
-        let mut denials = Denials::new(7);
+        let mut denials = RememberedDenials::new(7);
         if without == Some(Guard::Longest) {
             denials.longest = Nanos::MAX;
         }

@@ -24,7 +24,7 @@ pub struct Part<'a> {
 }
 
 /// The same for the store: `key` is the whole key in Redis.
-pub struct Request<'a> {
+pub struct JointRequest<'a> {
     pub plan: &'a Plan,
     pub key: Vec<u8>,
     pub cost: u64,
@@ -79,7 +79,7 @@ pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<Shared
 async fn decide_bound(
     store: &Store,
     parts: &[Part<'_>],
-    mut requests: Vec<Request<'_>>,
+    mut requests: Vec<JointRequest<'_>>,
     deadline: Deadline,
 ) -> Result<Vec<Decision>, StoreError> {
     let formers = formers_of(parts, deadline).await?;
@@ -116,9 +116,9 @@ pub(super) fn by_all(told: &[Decision], formers: &[Vec<Former>]) -> Option<Vec<D
 }
 
 /// Whether the store can decide these in one step.
-fn are_together(store: &Store, requests: &[Request<'_>]) -> bool {
-    let slot = |request: &Request<'_>| store.batcher().monitor.slot(&request.key);
-    let fit = |one: &Request<'_>, other: &Request<'_>| {
+fn are_together(store: &Store, requests: &[JointRequest<'_>]) -> bool {
+    let slot = |request: &JointRequest<'_>| store.batcher().monitor.slot(&request.key);
+    let fit = |one: &JointRequest<'_>, other: &JointRequest<'_>| {
         slot(one) == slot(other) && (one.key != other.key || one.plan.numbers() == other.plan.numbers())
     };
     requests.iter().enumerate().all(|(at, one)| requests[..at].iter().all(|other| fit(one, other)))
@@ -154,7 +154,7 @@ fn take_all(store: &Store, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
 /// returns what the decisions would be. Two requests for one key of one plan add up.
 pub async fn decide_joint(
     store: &Store,
-    requests: &[Request<'_>],
+    requests: &[JointRequest<'_>],
     takes: bool,
     deadline: Deadline,
 ) -> Result<Vec<Decision>, StoreError> {
@@ -185,7 +185,7 @@ struct Sum<'a> {
 
 async fn decide(
     store: &Store,
-    requests: &[Request<'_>],
+    requests: &[JointRequest<'_>],
     takes: bool,
     deadline: Deadline,
 ) -> Result<Vec<Decision>, StoreError> {
@@ -200,7 +200,7 @@ async fn decide(
     let mut sums: Vec<Sum<'_>> = Vec::new();
     // For each request, its sum and its cost on top of the requests before it.
     let mut costs = Vec::with_capacity(requests.len());
-    for Request { plan, key, cost, is_former } in requests {
+    for JointRequest { plan, key, cost, is_former } in requests {
         let same = |sum: &Sum<'_>| sum.key == key && sum.plan.numbers() == plan.numbers();
         let known = sums.iter().position(same);
         // This is the same state with other numbers, but the script takes each key only once, except for buckets, of whose
@@ -233,8 +233,8 @@ pub(super) fn of_formers<'a>(
     formers: &'a [Former],
     key: &'a impl Key,
     cost: u64,
-) -> impl Iterator<Item = Request<'a>> {
-    formers.iter().map(move |former| Request {
+) -> impl Iterator<Item = JointRequest<'a>> {
+    formers.iter().map(move |former| JointRequest {
         plan: &former.plan,
         key: key_of(former, key),
         cost,

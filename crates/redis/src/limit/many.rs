@@ -7,7 +7,7 @@ use tidegate_core::{Clock, Key, lease};
 use super::{SharedDecision, SharedLimit, shared::from_lease};
 use crate::{
     Deadline, StoreError,
-    lease::{Asked, Held, Leases},
+    lease::{Held, LeaseAnswer, Leases},
 };
 
 impl SharedLimit {
@@ -86,12 +86,12 @@ impl SharedLimit {
                     continue;
                 }
                 match key.with_bytes(|key| leases.ask(key, *cost, now, evicted)) {
-                    Asked::Decided(decision) => known.push(Some(from_lease(decision))),
-                    Asked::Renew(decision, held, request) => {
+                    LeaseAnswer::Decided(decision) => known.push(Some(from_lease(decision))),
+                    LeaseAnswer::Renew(decision, held, request) => {
                         batcher.send_errand(leases, &held, request);
                         known.push(Some(from_lease(decision)));
                     }
-                    Asked::Refill(held, request) => {
+                    LeaseAnswer::Refill(held, request) => {
                         rest = Some((held, request, Vec::new()));
                         known.push(None);
                     }

@@ -11,7 +11,7 @@ use tidegate_core::{Decision, Nanos};
 
 use super::{
     Part, SharedLimit,
-    joint::{Request, by_all, formers_of, of_formers},
+    joint::{JointRequest, by_all, formers_of, of_formers},
 };
 use crate::{
     Deadline, Store, StoreError,
@@ -113,7 +113,7 @@ impl Store {
         parts: &[(Part<'_>, bool)],
         how: (&[u8], Nanos, usize),
     ) -> Result<Reserved, StoreError> {
-        let mut requests: Vec<Request<'_>> =
+        let mut requests: Vec<JointRequest<'_>> =
             parts.iter().map(|(part, _)| part.limit.request(part.key, part.cost)).collect();
         let repeats = |at: usize| requests[..at].iter().any(|other| other.key == requests[at].key);
         if (0..requests.len()).any(repeats) {
@@ -143,7 +143,7 @@ impl Store {
             _ => {}
         }
         let (now, found) = call::parse(reply, requests.len())?;
-        let decision = |(request, before): (&Request<'_>, Before)| {
+        let decision = |(request, before): (&JointRequest<'_>, Before)| {
             request.plan.decision(before?.as_deref(), now, request.cost)
         };
         let decisions: Vec<_> = requests.iter().zip(found).map(decision).collect::<Result<_, _>>()?;

@@ -9,15 +9,15 @@ use tidegate_limiter::KeyedLimit;
 use super::{
     OnError, Permit, SharedDecision, Source,
     denials::Ask,
-    joint::{Request, strictest},
+    joint::{JointRequest, strictest},
     local::Local,
 };
 use crate::{
     Deadline, Plan, Store, StoreError,
     connection::beside,
     health::{Monitor, Wait, random},
-    lease::{Asked, Held, Leases},
-    orders::{Kind, MOMENT},
+    lease::{Held, LeaseAnswer, Leases},
+    orders::{MOMENT, StoredOrder},
     rules::Announcement,
     script::{Script, call},
 };
@@ -153,12 +153,12 @@ impl SharedLimit {
         let evicted = |held: &_, request| batcher.send_errand(leases, held, request);
         let asked = key.with_bytes(|key| leases.ask(key, cost, batcher.monitor.clock.now(), evicted));
         let decision = match asked {
-            Asked::Decided(decision) => decision,
-            Asked::Renew(decision, held, request) => {
+            LeaseAnswer::Decided(decision) => decision,
+            LeaseAnswer::Renew(decision, held, request) => {
                 batcher.send_errand(leases, &held, request);
                 decision
             }
-            Asked::Refill(held, request) => {
+            LeaseAnswer::Refill(held, request) => {
                 // Boxed: decisions from an allotment at hand are the common ones.
                 let told = Box::pin(self.ask_for_leases(leases, vec![(held, request)], deadline)).await;
                 let told = told.into_iter().next().unwrap_or(Err(StoreError::BadReply));
@@ -277,7 +277,7 @@ impl SharedLimit {
         let error = match self.change_in_store(self.plan(), self.redis_key(&key), script, &arguments).await {
             Ok(decision) => {
                 if cost > 0 {
-                    self.announce(Kind::Refund, &key).await?;
+                    self.announce(StoredOrder::Refund, &key).await?;
                 }
                 return Ok(SharedDecision::by_store(decision));
             }
@@ -344,7 +344,7 @@ impl SharedLimit {
         let keys = [whole, self.reset_key(&key)];
         monitor.call(shard, script, &keys, &[] as &[&[u8]], self.deadline(), true).await?;
         self.forget_denial(&key);
-        self.announce(Kind::Reset, &key).await
+        self.announce(StoredOrder::Reset, &key).await
     }
 
     /// The key that says when a key was last reset.
@@ -363,7 +363,7 @@ impl SharedLimit {
     }
 
     /// Has every node, including this one, give back or drop what it holds for a key.
-    async fn announce(&self, kind: Kind, key: &impl Key) -> Result<(), StoreError> {
+    async fn announce(&self, kind: StoredOrder, key: &impl Key) -> Result<(), StoreError> {
         if self.0.leases.is_none() {
             return Ok(());
         }
@@ -401,8 +401,8 @@ impl SharedLimit {
     }
 
     /// A part of a joint decision.
-    pub(super) fn request(&self, key: impl Key, cost: u64) -> Request<'_> {
-        Request { plan: &self.0.plan, key: self.redis_key(key), cost, is_former: false }
+    pub(super) fn request(&self, key: impl Key, cost: u64) -> JointRequest<'_> {
+        JointRequest { plan: &self.0.plan, key: self.redis_key(key), cost, is_former: false }
     }
 
     /// The hash under which denials of a key are remembered, if they are.

@@ -37,7 +37,7 @@ pub struct Change {
 
 /// How much a page has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum PageTaken {
     /// There are more orders, from [`Cursor::version`] on.
     Part,
     /// The node knows all orders.
@@ -48,21 +48,21 @@ pub enum Taken {
 
 impl Cursor {
     /// Takes in a page, and passes the changes to `apply` with the round.
-    pub fn take(&mut self, page: &Page, is_last: bool, mut apply: impl FnMut(&Change, u64)) -> Taken {
+    pub fn take(&mut self, page: &Page, is_last: bool, mut apply: impl FnMut(&Change, u64)) -> PageTaken {
         if self.must_start_again(page) {
             let round = self.round + 1;
             *self = Self { made: page.made, forgotten: page.forgotten, round, ..Self::default() };
-            return Taken::Part;
+            return PageTaken::Part;
         }
         for change in &page.changes {
             self.version = self.version.max(change.version);
             apply(change, self.round);
         }
         if !is_last {
-            return Taken::Part;
+            return PageTaken::Part;
         }
         self.version = page.newest;
-        if std::mem::replace(&mut self.is_complete, true) { Taken::All } else { Taken::AllOfARound }
+        if std::mem::replace(&mut self.is_complete, true) { PageTaken::All } else { PageTaken::AllOfARound }
     }
 
     /// Whether the store has other orders than those that this node knows, or has forgotten an end that it has not seen.
@@ -131,7 +131,7 @@ mod tests {
 
     impl Node {
         /// Looks once. `guarded` is false for a node that does not notice forgotten ends.
-        fn look(&mut self, store: &Store, guarded: bool) -> Taken {
+        fn look(&mut self, store: &Store, guarded: bool) -> PageTaken {
             let mut page = store.page(self.cursor.version);
             if !guarded {
                 page.forgotten = 0;
@@ -144,7 +144,7 @@ mod tests {
                     kept.insert(change.field[0], round);
                 }
             });
-            if taken == Taken::AllOfARound {
+            if taken == PageTaken::AllOfARound {
                 self.kept.retain(|_, seen| *seen == self.cursor.round);
             }
             taken
@@ -154,7 +154,7 @@ mod tests {
     /// Whether a node knows exactly the orders in force after every sequence of `depth` steps, if it then looks undisturbed.
     fn always_agrees(depth: usize, store: &Store, node: &Node, guarded: bool) -> bool {
         let mut after = node.clone();
-        let looks = (0..10).find(|_| after.look(store, guarded) != Taken::Part);
+        let looks = (0..10).find(|_| after.look(store, guarded) != PageTaken::Part);
         if looks.is_none() || !after.kept.keys().eq(&store.in_force()) {
             return false;
         }

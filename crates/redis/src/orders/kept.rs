@@ -58,13 +58,13 @@ pub struct GivenOrder {
 
 /// The orders of one kind about a limit's keys.
 #[derive(Default)]
-struct Keys {
+struct OrderedKeys {
     /// Whether there are any. Without one, no reader takes the lock.
     any: AtomicBool,
     by_key: RwLock<HashMap<Box<[u8]>, Given>>,
 }
 
-impl Keys {
+impl OrderedKeys {
     fn get(&self, key: &[u8], now: impl FnOnce() -> Nanos) -> Option<(Arc<str>, Nanos)> {
         // Relaxed: a reader may miss an order that is being given. The orders themselves are read under the lock.
         if !self.any.load(Ordering::Relaxed) {
@@ -103,13 +103,13 @@ impl Keys {
 /// The orders about a limit's keys that a node knows: what any node has [ordered](crate::Store::order), at most a second ago. They
 /// end by the store's clock.
 pub struct LimitOrders {
-    blocks: Keys,
-    overrides: Keys,
+    blocks: OrderedKeys,
+    overrides: OrderedKeys,
     time: Arc<StoreTime>,
 }
 
 impl LimitOrders {
-    fn keys(&self, kind: OrderKind) -> &Keys {
+    fn keys(&self, kind: OrderKind) -> &OrderedKeys {
         match kind {
             OrderKind::Block => &self.blocks,
             OrderKind::Override => &self.overrides,
@@ -157,20 +157,20 @@ impl std::fmt::Debug for LimitOrders {
 
 /// The orders of all limits.
 #[derive(Default)]
-pub struct Kept {
+pub struct KeptOrders {
     pub time: Arc<StoreTime>,
     limits: RwLock<HashMap<Box<str>, Arc<LimitOrders>>>,
     /// The texts of overrides, each once: many keys have the same.
     texts: Mutex<HashSet<Arc<str>>>,
 }
 
-impl Kept {
+impl KeptOrders {
     pub fn of(&self, limit: &str) -> Arc<LimitOrders> {
         let known = read(&self.limits).get(limit).cloned();
         known.unwrap_or_else(|| {
             let mut limits = write(&self.limits);
             let new = || {
-                let (blocks, overrides) = (Keys::default(), Keys::default());
+                let (blocks, overrides) = (OrderedKeys::default(), OrderedKeys::default());
                 Arc::new(LimitOrders { blocks, overrides, time: Arc::clone(&self.time) })
             };
             Arc::clone(limits.entry(limit.into()).or_insert_with(new))

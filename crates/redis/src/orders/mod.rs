@@ -20,8 +20,8 @@ use redis::Value;
 use tidegate_core::{Clock, Nanos};
 use tokio::sync::Mutex;
 
-use cursor::{Change, Cursor, Page, Taken};
-use kept::Kept;
+use cursor::{Change, Cursor, Page, PageTaken};
+use kept::KeptOrders;
 pub use kept::{GivenOrder, LimitOrders};
 
 use crate::{Deadline, StoreError, batch::Batcher, connection::beside, health::Monitor, script::Script};
@@ -61,7 +61,7 @@ pub enum OrderKind {
 
 /// A kind of order in the store, by its letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StoredOrder {
     Lasting(OrderKind),
     /// The key's use was forgotten: nodes drop what they hold.
     Reset,
@@ -69,7 +69,7 @@ pub enum Kind {
     Refund,
 }
 
-impl Kind {
+impl StoredOrder {
     const ALL: [Self; 4] =
         [Self::Lasting(OrderKind::Block), Self::Lasting(OrderKind::Override), Self::Reset, Self::Refund];
 
@@ -97,7 +97,7 @@ impl Kind {
 
 /// The orders in a store, as this node knows them.
 pub struct Orders {
-    kept: Kept,
+    kept: KeptOrders,
     cursor: Mutex<Cursor>,
     keys: OnceLock<[Vec<u8>; 3]>,
     give: Script,
@@ -108,7 +108,7 @@ pub struct Orders {
 impl Default for Orders {
     fn default() -> Self {
         Self {
-            kept: Kept::default(),
+            kept: KeptOrders::default(),
             cursor: Mutex::default(),
             keys: OnceLock::new(),
             give: Script::new(include_str!("give.lua").into()),
@@ -150,7 +150,7 @@ impl Orders {
     pub async fn give(
         &self,
         batcher: &Arc<Batcher>,
-        (kind, limit, key): (Kind, &str, &[u8]),
+        (kind, limit, key): (StoredOrder, &str, &[u8]),
         text: &str,
         span: Option<Duration>,
     ) -> Result<bool, StoreError> {
@@ -183,9 +183,9 @@ impl Orders {
             self.kept.time.set(Nanos::from_micros(page.now), sent.get().midpoint(received.get()));
             let is_last = page.changes.len() < PAGE;
             match cursor.take(&page, is_last, |change, round| self.apply(change, round, batcher)) {
-                Taken::Part => {}
-                Taken::All => return Ok(()),
-                Taken::AllOfARound => {
+                PageTaken::Part => {}
+                PageTaken::All => return Ok(()),
+                PageTaken::AllOfARound => {
                     self.kept.keep_only(cursor.round);
                     return Ok(());
                 }
@@ -194,15 +194,15 @@ impl Orders {
     }
 
     fn apply(&self, change: &Change, round: u64, batcher: &Arc<Batcher>) {
-        let Some((kind, limit, key)) = Kind::parse(&change.field) else {
+        let Some((kind, limit, key)) = StoredOrder::parse(&change.field) else {
             // A later version has other kinds of orders.
             return;
         };
         match kind {
-            Kind::Lasting(kind) => self.kept.set(kind, limit, key, (&change.text, change.ends), round),
-            Kind::Reset | Kind::Refund => {
+            StoredOrder::Lasting(kind) => self.kept.set(kind, limit, key, (&change.text, change.ends), round),
+            StoredOrder::Reset | StoredOrder::Refund => {
                 let prefix = batcher.monitor.runner.connector.prefix();
-                batcher.forget(format!("{prefix}:{limit}:").as_bytes(), key, kind == Kind::Refund);
+                batcher.forget(format!("{prefix}:{limit}:").as_bytes(), key, kind == StoredOrder::Refund);
             }
         }
     }

@@ -40,7 +40,7 @@ const REPLY: &str = "return {time[1], time[2], replies}\n";
 
 /// The algorithm of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ScriptKind {
     FixedWindow,
     SlidingWindow,
     SlidingCounter,
@@ -50,7 +50,7 @@ pub enum Kind {
     Permits,
 }
 
-impl Kind {
+impl ScriptKind {
     const ALL: [Self; 7] = [
         Self::FixedWindow,
         Self::SlidingWindow,
@@ -174,30 +174,31 @@ impl Scripts {
 
     fn on_clock(clock: &str) -> Self {
         let script = |text: String| Arc::new(Script::new(text));
-        let of = |kind: Kind, rest: &str| script(format!("{clock}{}{rest}", functions(kind)));
-        let batch =
-            |kind| of(kind, if matches!(kind, Kind::Log | Kind::Permits) { BATCH_LOG } else { BATCH });
-        let lease = |kind: Kind| {
+        let of = |kind: ScriptKind, rest: &str| script(format!("{clock}{}{rest}", functions(kind)));
+        let batch = |kind| {
+            of(kind, if matches!(kind, ScriptKind::Log | ScriptKind::Permits) { BATCH_LOG } else { BATCH })
+        };
+        let lease = |kind: ScriptKind| {
             let rest = match (kind, kind.ahead()) {
-                (Kind::Log, _) => format!("{GIVE_BACK_LOG}{LEASE_LOG}"),
-                (Kind::LeakyBucket, _) | (_, None) => return None,
+                (ScriptKind::Log, _) => format!("{GIVE_BACK_LOG}{LEASE_LOG}"),
+                (ScriptKind::LeakyBucket, _) | (_, None) => return None,
                 (_, Some(ahead)) => {
                     format!("local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}")
                 }
             };
             Some(of(kind, &rest))
         };
-        let refund = |kind: Kind| match kind {
-            Kind::Log => of(kind, REFUND_LOG),
-            Kind::Permits => of(kind, REFUND_PERMITS),
+        let refund = |kind: ScriptKind| match kind {
+            ScriptKind::Log => of(kind, REFUND_LOG),
+            ScriptKind::Permits => of(kind, REFUND_PERMITS),
             _ => {
                 let refund = kind.refund();
                 let change = format!("local change = (function()\n{refund}end)()\nlocal charges = false\n");
                 of(kind, &format!("{change}{CHANGE}"))
             }
         };
-        let charge = |kind: Kind| {
-            if kind == Kind::Log {
+        let charge = |kind: ScriptKind| {
+            if kind == ScriptKind::Log {
                 return Some(of(kind, CHARGE_LOG));
             }
             let ahead = kind.ahead()?;
@@ -205,8 +206,8 @@ impl Scripts {
                 format!("local _, _, _, change = (function()\n{ahead}end)()\nlocal charges = true\n");
             Some(of(kind, &format!("{change}{CHANGE}")))
         };
-        let several = |of_value: fn(Kind) -> String| {
-            let values: String = Kind::VALUES.into_iter().map(of_value).collect();
+        let several = |of_value: fn(ScriptKind) -> String| {
+            let values: String = ScriptKind::VALUES.into_iter().map(of_value).collect();
             format!(
                 "{clock}{VALUE}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n\
                  algorithms.p = (function()\n{PERMITS}end)()\n"
@@ -218,12 +219,12 @@ impl Scripts {
         let correct =
             format!("{}local log_of = algorithms.g\n{GIVE_BACK_LOG}{CORRECT}", several(algorithm_ahead));
         Self {
-            batches: Kind::ALL.map(batch),
-            leases: Kind::ALL.map(lease),
-            refunds: Kind::ALL.map(refund),
-            charges: Kind::ALL.map(charge),
+            batches: ScriptKind::ALL.map(batch),
+            leases: ScriptKind::ALL.map(lease),
+            refunds: ScriptKind::ALL.map(refund),
+            charges: ScriptKind::ALL.map(charge),
             joint: script(joint),
-            settle: of(Kind::Permits, SETTLE),
+            settle: of(ScriptKind::Permits, SETTLE),
             reserve: script(reserve),
             correct: script(correct),
             due: script(format!("{clock}{DUE}")),
@@ -232,37 +233,37 @@ impl Scripts {
     }
 
     /// The script that decides many requests of one limit.
-    pub const fn batch(&self, kind: Kind) -> &Arc<Script> {
+    pub const fn batch(&self, kind: ScriptKind) -> &Arc<Script> {
         &self.batches[kind as usize]
     }
 
     /// The script for allotments and reports; `None` for the leaky bucket.
-    pub const fn lease(&self, kind: Kind) -> Option<&Arc<Script>> {
+    pub const fn lease(&self, kind: ScriptKind) -> Option<&Arc<Script>> {
         self.leases[kind as usize].as_ref()
     }
 
     /// The script that refunds one key of a limit.
-    pub const fn refund(&self, kind: Kind) -> &Arc<Script> {
+    pub const fn refund(&self, kind: ScriptKind) -> &Arc<Script> {
         &self.refunds[kind as usize]
     }
 
     /// The script that charges one key of a limit, whether the cost fits or not; `None` for permits.
-    pub const fn charge(&self, kind: Kind) -> Option<&Arc<Script>> {
+    pub const fn charge(&self, kind: ScriptKind) -> Option<&Arc<Script>> {
         self.charges[kind as usize].as_ref()
     }
 }
 
 /// The functions of an algorithm, for scripts about one limit.
-fn functions(kind: Kind) -> String {
+fn functions(kind: ScriptKind) -> String {
     let source = kind.source();
     match kind {
-        Kind::Log | Kind::Permits => format!("local log_of = (function()\n{source}end)()\n"),
+        ScriptKind::Log | ScriptKind::Permits => format!("local log_of = (function()\n{source}end)()\n"),
         _ => format!("{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n"),
     }
 }
 
 /// An algorithm that decides from a value, for `joint.lua`.
-fn algorithm(kind: Kind) -> String {
+fn algorithm(kind: ScriptKind) -> String {
     let (source, letter) = (kind.source(), kind.letter());
     format!(
         "do local prepare, decide, adopt = (function()\n{source}end)()\n\
@@ -271,10 +272,10 @@ fn algorithm(kind: Kind) -> String {
 }
 
 /// An algorithm that gives back to a value and charges it, for `correct.lua`.
-fn algorithm_ahead(kind: Kind) -> String {
+fn algorithm_ahead(kind: ScriptKind) -> String {
     let (source, letter, ahead) = (kind.source(), kind.letter(), kind.ahead().unwrap_or_default());
     // Nothing goes back to a leaky bucket.
-    let give_back = if kind == Kind::LeakyBucket { "nil" } else { "give_back" };
+    let give_back = if kind == ScriptKind::LeakyBucket { "nil" } else { "give_back" };
     format!(
         "do local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
          local _, _, give_back, charge = (function()\n{ahead}end)()\n\

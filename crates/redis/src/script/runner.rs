@@ -5,12 +5,12 @@ use std::sync::{Arc, atomic::Ordering};
 use redis::{ErrorKind, ServerErrorKind, Value};
 
 use super::{Script, call};
-use crate::{StoreError, connection::Connector, stats::Counters};
+use crate::{StoreError, connection::Connector, stats::StoreCounters};
 
 /// Runs scripts, without deadlines and without learning from failures.
 pub struct Runner {
     pub connector: Arc<Connector>,
-    pub counters: Arc<Counters>,
+    pub counters: Arc<StoreCounters>,
 }
 
 impl Runner {

@@ -7,11 +7,11 @@ use tidegate_limiter::Stats;
 
 use super::{counts::CountsRead, descriptors, service::Service, shared};
 use crate::{
-    observe::metrics::{Kind, Sink, Source},
+    observe::metrics::{MetricKind, MetricSource, Sink},
     rules::THROTTLE,
 };
 
-impl Source for Service {
+impl MetricSource for Service {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let in_force = self.in_force();
         let all = &in_force.limits;
@@ -28,7 +28,7 @@ impl Source for Service {
         let decisions = limits.iter().flat_map(|(limit, counts, _)| {
             outcomes(counts).map(|(outcome, count)| ([("limit", *limit), ("outcome", outcome)], count))
         });
-        sink.labelled("decisions", "Decisions by limit and outcome", Kind::Counter, decisions)?;
+        sink.labelled("decisions", "Decisions by limit and outcome", MetricKind::Counter, decisions)?;
         let denials = limits.iter().flat_map(|(limit, counts, _)| {
             let named = move |(reason, count): (&DenialReason, u64)| {
                 ([("limit", *limit), ("reason", reason.name())], count)
@@ -37,7 +37,7 @@ impl Source for Service {
         });
         // Most reasons never occur at a limit. Those that did stay in the answer, because counters never go back.
         let denials = denials.filter(|(_, count)| *count > 0);
-        sink.labelled("denials", "Denials by limit and reason", Kind::Counter, denials)?;
+        sink.labelled("denials", "Denials by limit and reason", MetricKind::Counter, denials)?;
         let reached: Vec<_> = all
             .limits()
             .iter()
@@ -50,7 +50,7 @@ impl Source for Service {
             .iter()
             .map(|(limit, percent, count)| ([("limit", *limit), ("threshold", percent.as_str())], *count));
         let help = "Keys that reached a threshold of their limit, once in each period";
-        sink.labelled("threshold_events", help, Kind::Counter, reached)?;
+        sink.labelled("threshold_events", help, MetricKind::Counter, reached)?;
         tell_limits(sink, &limits)?;
         let reservations = self.reservations.len() as u64;
         sink.gauge("reservations", "Reservations that are open or remembered", reservations)?;
@@ -68,21 +68,23 @@ fn tell_limits(sink: &mut dyn Sink, limits: &[(&str, CountsRead, Stats)]) -> fmt
         sink.labelled(name, help, kind, values)
     };
     let help = "Decisions that a shadow limit would have denied";
-    each("shadow_denials", help, Kind::Counter, |counts, _| counts.shadow_denied)?;
-    each("keys", "Keys of a limit in memory", Kind::Gauge, |_, stats| stats.keys)?;
-    each("keys_max", "Maximum number of keys of a limit in memory", Kind::Gauge, |_, stats| stats.max_keys)?;
-    each("store_bytes", "Bytes reserved for a limit's states", Kind::Gauge, |_, stats| stats.bytes)?;
+    each("shadow_denials", help, MetricKind::Counter, |counts, _| counts.shadow_denied)?;
+    each("keys", "Keys of a limit in memory", MetricKind::Gauge, |_, stats| stats.keys)?;
+    each("keys_max", "Maximum number of keys of a limit in memory", MetricKind::Gauge, |_, stats| {
+        stats.max_keys
+    })?;
+    each("store_bytes", "Bytes reserved for a limit's states", MetricKind::Gauge, |_, stats| stats.bytes)?;
     let help = "States removed because they had fully recovered";
-    each("keys_reclaimed", help, Kind::Counter, |_, stats| stats.reclaimed)?;
+    each("keys_reclaimed", help, MetricKind::Counter, |_, stats| stats.reclaimed)?;
     let help = "Keys that were evicted with a debt and left a record";
-    each("keys_evicted", help, Kind::Counter, |_, stats| stats.evicted)?;
+    each("keys_evicted", help, MetricKind::Counter, |_, stats| stats.evicted)?;
     let help = "Evicted keys that returned and got their debt back";
-    each("keys_returned", help, Kind::Counter, |_, stats| stats.returned)?;
-    each("records", "Records of evicted keys", Kind::Gauge, |_, stats| stats.records)?;
+    each("keys_returned", help, MetricKind::Counter, |_, stats| stats.returned)?;
+    each("records", "Records of evicted keys", MetricKind::Gauge, |_, stats| stats.records)?;
     let help = "Requests of new keys denied so that no exhausted key is forgotten";
-    each("keys_refused", help, Kind::Counter, |_, stats| stats.refused)?;
+    each("keys_refused", help, MetricKind::Counter, |_, stats| stats.refused)?;
     let help = "Evicted keys whose debt was forgotten because no record with less debt was left";
-    each("keys_forgotten", help, Kind::Counter, |_, stats| stats.forgotten.total())?;
+    each("keys_forgotten", help, MetricKind::Counter, |_, stats| stats.forgotten.total())?;
     let help = "Forgotten keys that had used up their limit and so got a fresh allowance";
-    each("keys_forgotten_exhausted", help, Kind::Counter, |_, stats| stats.forgotten.exhausted)
+    each("keys_forgotten_exhausted", help, MetricKind::Counter, |_, stats| stats.forgotten.exhausted)
 }

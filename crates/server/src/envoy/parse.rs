@@ -7,7 +7,7 @@ use tidegate_config::{Complaints, Fields, Kind, Node as Yaml, Problem, abridged,
 
 use super::{
     Config, Domain, Domains, Rule, Unit, names,
-    tree::{Charge, Level, Node, Wildcard},
+    tree::{Charge, DescriptorNode, Level, Wildcard},
 };
 use tidegate_core::AlgorithmSpec;
 
@@ -53,7 +53,7 @@ pub struct File {
     pub(super) domain: Domain,
     /// The line of the domain's name.
     pub(super) line: usize,
-    /// Its rules; [`Node::rule`] is counted from `first_rule`.
+    /// Its rules; [`DescriptorNode::rule`] is counted from `first_rule`.
     pub(super) rules: Vec<Rule>,
     /// The limits of the rules.
     pub(super) limits: Vec<LimitSpec>,
@@ -150,7 +150,11 @@ impl Reader<'_> {
     }
 
     /// Parses one descriptor: its key and value, its node, and its line.
-    fn descriptor(&mut self, item: &Yaml, way: &mut Way) -> Option<((String, Option<String>), Node, usize)> {
+    fn descriptor(
+        &mut self,
+        item: &Yaml,
+        way: &mut Way,
+    ) -> Option<((String, Option<String>), DescriptorNode, usize)> {
         let fields = Fields::open(item, "a descriptor", &DESCRIPTOR, self.complaints)?;
         let line = fields.line();
         let key = text(&fields, "key");
@@ -181,7 +185,7 @@ impl Reader<'_> {
             below.values.push(step.0.clone());
         }
         let rule = self.rule(&fields, &below);
-        let mut node = Node {
+        let mut node = DescriptorNode {
             rule,
             counts_apart,
             shown: value.map(Into::into),
@@ -397,7 +401,7 @@ fn path(steps: &[(String, Option<String>)]) -> String {
     shown.collect::<Vec<_>>().join(".")
 }
 
-fn place(level: &mut Level, (key, value): (String, Option<String>), node: Node) {
+fn place(level: &mut Level, (key, value): (String, Option<String>), node: DescriptorNode) {
     let of = level.keys.entry(key.into()).or_default();
     match value {
         None => of.any = Some(node),

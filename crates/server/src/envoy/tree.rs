@@ -61,10 +61,10 @@ impl Level {
 /// The nodes for one key.
 #[derive(Debug, Default)]
 pub(super) struct ForKey {
-    pub exact: RapidHashMap<Box<str>, Node>,
+    pub exact: RapidHashMap<Box<str>, DescriptorNode>,
     /// Values with a `*`, in the order of the file.
-    pub wildcards: Vec<(Wildcard, Node)>,
-    pub any: Option<Node>,
+    pub wildcards: Vec<(Wildcard, DescriptorNode)>,
+    pub any: Option<DescriptorNode>,
 }
 
 /// A value in which each `*` stands for any characters, also for none.
@@ -98,7 +98,7 @@ impl Wildcard {
 
 /// A descriptor in the configuration.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct DescriptorNode {
     /// Its index in [`Domains::rules`].
     pub rule: Option<usize>,
     /// Whether the request's value is a part of the limit's key.
@@ -306,12 +306,12 @@ impl Domains {
 }
 
 impl Level {
-    fn step(&self, key: &str, value: &str) -> Option<&Node> {
+    fn step(&self, key: &str, value: &str) -> Option<&DescriptorNode> {
         let of = self.keys.get(key)?;
         of.exact
             .get(value)
             .or_else(|| {
-                let fits = |(wildcard, _): &&(Wildcard, Node)| wildcard.fits(value);
+                let fits = |(wildcard, _): &&(Wildcard, DescriptorNode)| wildcard.fits(value);
                 of.wildcards.iter().find(fits).map(|(_, node)| node)
             })
             .or(of.any.as_ref())

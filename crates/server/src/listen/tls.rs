@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::either::Either;
 
-use crate::observe::metrics::{Kind, Sink, Source};
+use crate::observe::metrics::{MetricKind, MetricSource, Sink};
 
 /// How long a client may take for its handshake.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -236,10 +236,10 @@ pub(crate) fn client_names<S>(stream: &Stream<S>) -> Option<Arc<[String]>> {
     }
 }
 
-impl Source for Tls {
+impl MetricSource for Tls {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let help = "When the first certificate of the server's chain expires";
         let expires = self.expires().map(|expires| ([], expires));
-        sink.labelled("certificate_expires_timestamp_seconds", help, Kind::Gauge, expires)
+        sink.labelled("certificate_expires_timestamp_seconds", help, MetricKind::Gauge, expires)
     }
 }

@@ -66,12 +66,12 @@ type Hours = Vec<(u64, Use)>;
 
 #[derive(Debug, Default)]
 struct Shard {
-    limits: HashMap<Box<str>, Keys>,
+    limits: HashMap<Box<str>, UsedKeys>,
     keys: usize,
 }
 
 #[derive(Debug, Default)]
-struct Keys {
+struct UsedKeys {
     known: HashMap<Box<[u8]>, Hours>,
     others: Hours,
 }
@@ -86,7 +86,7 @@ fn add(hours: &mut Hours, hour: u64, more: Use) {
 impl Shard {
     fn add(&mut self, limit: &str, key: Option<&[u8]>, hour: u64, more: Use) {
         if !self.limits.contains_key(limit) {
-            self.limits.insert(limit.into(), Keys::default());
+            self.limits.insert(limit.into(), UsedKeys::default());
         }
         let Some(keys) = self.limits.get_mut(limit) else { return };
         let hours = match key {
@@ -103,14 +103,14 @@ impl Shard {
 
 /// The uses that are not written yet.
 #[derive(Debug)]
-struct Counts {
+struct UnwrittenUses {
     shards: [Mutex<Shard>; SHARDS],
     hash: RandomState,
     directory: PathBuf,
     writing: Mutex<()>,
 }
 
-impl Counts {
+impl UnwrittenUses {
     fn new(directory: PathBuf) -> Self {
         Self { shards: Default::default(), hash: RandomState::new(), directory, writing: Mutex::default() }
     }
@@ -127,7 +127,7 @@ impl Counts {
         let mut days: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         for shard in &self.shards {
             let shard = mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));
-            for (limit, Keys { known, others }) in shard.limits {
+            for (limit, UsedKeys { known, others }) in shard.limits {
                 let keys = known.into_iter().map(|(key, hours)| (Some(key), hours));
                 for (key, hours) in keys.chain([(None, others)]) {
                     for (hour, used) in hours {
@@ -186,7 +186,7 @@ fn append(path: &Path, lines: &str) -> io::Result<()> {
 /// The ledger of a server.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    counts: Arc<Counts>,
+    counts: Arc<UnwrittenUses>,
     /// Its end ends the thread.
     _running: mpsc::Sender<()>,
 }
@@ -201,7 +201,7 @@ impl Ledger {
         let probe = directory.join(".writable");
         File::create(&probe)?;
         fs::remove_file(&probe)?;
-        let ledger = Arc::new(Counts::new(directory));
+        let ledger = Arc::new(UnwrittenUses::new(directory));
         let (counts, (running, ended)) = (Arc::clone(&ledger), mpsc::channel());
         // A file system may hang, and a thread that serves must not.
         thread::Builder::new().name("usage".to_owned()).spawn(move || {
@@ -223,7 +223,7 @@ impl Ledger {
     }
 }
 
-fn write(counts: &Counts) {
+fn write(counts: &UnwrittenUses) {
     if let Err(error) = counts.write() {
         let directory = counts.directory.display();
         tracing::error!(%directory, %error, "the usage cannot be written and is kept in memory");
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn what_cannot_be_written_stays() {
         let directory = scratch("torn");
-        let counts = Counts::new(directory.clone());
+        let counts = UnwrittenUses::new(directory.clone());
         counts.shard(b"k").add("a", Some(b"k"), 24, one(7));
         // A directory in place of the file.
         let file = directory.join("usage-1970-01-02.jsonl");

@@ -24,14 +24,14 @@ pub struct Denials {
     /// Keys in the trace of which a request was denied.
     pub keys: u64,
     /// Of all keys.
-    pub all_requests: Estimate,
+    pub all_requests: KeysEstimate,
     /// Of all keys.
-    pub all_keys: Estimate,
+    pub all_keys: KeysEstimate,
 }
 
 /// An estimate for all keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Estimate {
+pub struct KeysEstimate {
     /// The estimate.
     pub about: u64,
     /// Two standard deviations. Of nothing that was seen: what there is at most, in 95 of 100 cases.
@@ -67,7 +67,7 @@ pub struct WhatIf {
     /// Keys in the trace that asked this limit.
     pub keys: u64,
     /// Keys of this limit in all.
-    pub all_keys: Estimate,
+    pub all_keys: KeysEstimate,
     /// Which part of all keys is in the trace.
     pub share: f64,
     /// The denials that happened.
@@ -137,16 +137,16 @@ impl Sums {
 }
 
 #[allow(clippy::cast_sign_loss, reason = "sums and roots are not negative")]
-fn estimate(sum: u64, squares: f64, share: f64) -> Estimate {
+fn estimate(sum: u64, squares: f64, share: f64) -> KeysEstimate {
     let margin = 2.0 * ((1.0 - share) * squares).sqrt() / share;
-    Estimate { about: (sum as f64 / share).round() as u64, margin: margin.ceil() as u64 }
+    KeysEstimate { about: (sum as f64 / share).round() as u64, margin: margin.ceil() as u64 }
 }
 
 /// A number of keys. If none was seen there may still be some: with 3/p keys, 95 of 100 traces would have one.
 #[allow(clippy::cast_sign_loss, reason = "shares are above zero")]
-fn of_keys(keys: u64, share: f64) -> Estimate {
+fn of_keys(keys: u64, share: f64) -> KeysEstimate {
     if keys == 0 && share < 1.0 {
-        return Estimate { about: 0, margin: (3.0 / share).ceil() as u64 };
+        return KeysEstimate { about: 0, margin: (3.0 / share).ceil() as u64 };
     }
     estimate(keys, keys as f64, share)
 }

@@ -144,7 +144,7 @@ pub fn read(sources: &[Source], options: &Options, progress: &Progress) -> Resul
         let default = || if format == Format::Rate { By::GLOBAL } else { By::ip() };
         let by = options.by.clone().unwrap_or_else(default);
         check_by(format, &by)?;
-        Ok(vec![Target::new(Vec::new(), by, true)])
+        Ok(vec![RequestTarget::new(Vec::new(), by, true)])
     };
     let reading = read_all(sources, options, progress, targets)?;
     let Reading { format, lines, unparsed, excluded, mut targets, .. } = reading;
@@ -166,14 +166,16 @@ pub fn read_limits(
     let targets = |format| {
         let target = |selector: &Selector| {
             check_by(format, &selector.by)?;
-            Ok(Target::new(selector.conditions.clone(), selector.by.clone(), false))
+            Ok(RequestTarget::new(selector.conditions.clone(), selector.by.clone(), false))
         };
         selectors.iter().map(target).collect()
     };
     let reading = read_all(sources, options, progress, targets)?;
     let Reading { format, lines, unparsed, excluded, taken, targets, .. } = reading;
-    let finish =
-        |target: Target| Selected { keyless: target.keyless, trace: target.finish(format, options.spread) };
+    let finish = |target: RequestTarget| Selected {
+        keyless: target.keyless,
+        trace: target.finish(format, options.spread),
+    };
     let selected = targets.into_iter().map(finish).collect();
     Ok(LoadedLimits { selected, format, requests: taken, lines, unparsed, excluded })
 }
@@ -210,7 +212,7 @@ pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) 
     let by = options.by.clone().unwrap_or_else(By::ip);
     check_by(known, &by)?;
     let progress = Progress::default();
-    let mut reading = Reading::new(known, vec![Target::new(Vec::new(), by, true)], options, &progress);
+    let mut reading = Reading::new(known, vec![RequestTarget::new(Vec::new(), by, true)], options, &progress);
     reading.envelope = Envelope::detect(lines);
     reading.source(source_name, lines)?;
     let (mut targets, unparsed) = (reading.targets, reading.unparsed);
@@ -230,7 +232,7 @@ fn read_all<'a>(
     sources: &[Source],
     options: &'a Options,
     progress: &'a Progress,
-    targets: impl Fn(Format) -> Result<Vec<Target>, InputError>,
+    targets: impl Fn(Format) -> Result<Vec<RequestTarget>, InputError>,
 ) -> Result<Reading<'a>, InputError> {
     let mut reading: Option<Reading<'_>> = None;
     for source in sources {
@@ -303,7 +305,7 @@ impl Stopped {
 }
 
 /// The destination of requests.
-struct Target {
+struct RequestTarget {
     conditions: Vec<Condition>,
     by: By,
     trace: TraceBuilder,
@@ -312,7 +314,7 @@ struct Target {
     keyless: u64,
 }
 
-impl Target {
+impl RequestTarget {
     fn new(conditions: Vec<Condition>, by: By, needs_key: bool) -> Self {
         Self { conditions, trace: TraceBuilder::new(by.clone()), by, needs_key, keyless: 0 }
     }
@@ -335,7 +337,7 @@ struct Reading<'a> {
     header: Option<Header>,
     options: &'a Options,
     progress: &'a Progress,
-    targets: Vec<Target>,
+    targets: Vec<RequestTarget>,
     lines: u64,
     unparsed: Unparsed,
     /// The number of requests taken, and of those left out.
@@ -354,7 +356,12 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(format: Format, targets: Vec<Target>, options: &'a Options, progress: &'a Progress) -> Self {
+    fn new(
+        format: Format,
+        targets: Vec<RequestTarget>,
+        options: &'a Options,
+        progress: &'a Progress,
+    ) -> Self {
         Self {
             format,
             envelope: Envelope::Plain,

@@ -15,7 +15,7 @@ const LARGE: u32 = 1 << 31;
 
 /// `count` requests of one key at one time; in a trace with costs, one request with that cost, or the [index](LARGE) of its cost.
 #[derive(Clone, Copy, Debug)]
-struct Event {
+struct TraceEvent {
     time: u64,
     key: u32,
     count: u32,
@@ -26,7 +26,7 @@ struct Event {
 pub struct Trace {
     by: By,
     keys: Keys,
-    events: Vec<Event>,
+    events: Vec<TraceEvent>,
     /// The index in `events` at which each key begins, and at the end the number of events.
     starts: Vec<usize>,
     requests: u64,
@@ -88,7 +88,7 @@ impl Trace {
         Self { resolution: self.resolution, span: self.span, ..builder.build(self.dated, self.spread) }
     }
 
-    fn events(&self, key: u32) -> &[Event] {
+    fn events(&self, key: u32) -> &[TraceEvent] {
         let range: Range<usize> = self.starts[key as usize]..self.starts[key as usize + 1];
         &self.events[range]
     }
@@ -122,7 +122,7 @@ impl Workload for Trace {
     fn costs(&self, key: u32) -> impl Iterator<Item = (u64, u64)> {
         let events = self.events(key);
         let (weighed, counted) = if self.has_costs { (events, &[][..]) } else { (&[][..], events) };
-        let cost = |event: &Event| match (self.charges.get(event.count as usize), event.count) {
+        let cost = |event: &TraceEvent| match (self.charges.get(event.count as usize), event.count) {
             (Some((_, cost)), _) => *cost,
             (None, count) if count < LARGE => count.into(),
             (None, count) => self.large[(count - LARGE) as usize],
@@ -147,7 +147,7 @@ impl Workload for Trace {
 }
 
 impl Trace {
-    fn times_of<'a>(&'a self, events: &'a [Event]) -> impl Iterator<Item = u64> + 'a {
+    fn times_of<'a>(&'a self, events: &'a [TraceEvent]) -> impl Iterator<Item = u64> + 'a {
         let (spread, has_costs) = (self.spread, self.has_costs);
         events.iter().flat_map(move |event| {
             let count = if has_costs { 1 } else { u64::from(event.count) };
@@ -178,7 +178,7 @@ const GRAINS: [u64; 7] =
 pub struct TraceBuilder {
     by: By,
     keys: Keys,
-    events: Vec<Event>,
+    events: Vec<TraceEvent>,
     requests: u64,
     has_costs: bool,
     charges: Vec<(u64, u64)>,
@@ -216,7 +216,7 @@ impl TraceBuilder {
         let Some(key) = self.number_of(key) else { return false };
         if count > 0 {
             let requests = if self.has_costs { 1 } else { u64::from(count) };
-            self.add(Event { time, key, count }, requests);
+            self.add(TraceEvent { time, key, count }, requests);
         }
         true
     }
@@ -230,7 +230,7 @@ impl TraceBuilder {
             return false;
         };
         self.charges.push((end.max(time), cost));
-        self.add(Event { time, key, count }, 1);
+        self.add(TraceEvent { time, key, count }, 1);
         true
     }
 
@@ -248,7 +248,7 @@ impl TraceBuilder {
         Some(key as u32)
     }
 
-    fn add(&mut self, event: Event, requests: u64) {
+    fn add(&mut self, event: TraceEvent, requests: u64) {
         if event.time != self.last_time {
             self.last_time = event.time;
             while !event.time.is_multiple_of(GRAINS[self.grain]) {
@@ -333,7 +333,7 @@ impl TraceBuilder {
 }
 
 /// The index at which each key's events begin in a list that is grouped by key, and at the end the number of events.
-fn starts_of(events: &[Event], keys: usize) -> Vec<usize> {
+fn starts_of(events: &[TraceEvent], keys: usize) -> Vec<usize> {
     let mut starts = vec![0; keys + 1];
     for event in events {
         starts[event.key as usize + 1] += 1;
@@ -345,10 +345,10 @@ fn starts_of(events: &[Event], keys: usize) -> Vec<usize> {
 }
 
 /// The events grouped by key, in their original order, and the [starts](starts_of) of the keys.
-fn by_key(events: &[Event], keys: usize) -> (Vec<Event>, Vec<usize>) {
+fn by_key(events: &[TraceEvent], keys: usize) -> (Vec<TraceEvent>, Vec<usize>) {
     let starts = starts_of(events, keys);
     let mut next = starts.clone();
-    let mut sorted = vec![Event { time: 0, key: 0, count: 0 }; events.len()];
+    let mut sorted = vec![TraceEvent { time: 0, key: 0, count: 0 }; events.len()];
     for event in events {
         let place = &mut next[event.key as usize];
         sorted[*place] = *event;

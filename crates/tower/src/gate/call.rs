@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, request::Parts};
 use tidegate_flow::{BlockKind, Blocked, OwnedGuard};
 
-use super::layer::Options;
+use super::layer::GateOptions;
 use crate::{
     answer::{Reason, is_grpc, plain},
     bodies::OutOf,
@@ -27,7 +27,7 @@ pub(crate) enum Stopped {
     Blocked(Blocked),
 }
 
-impl Options {
+impl GateOptions {
     /// Enters the request's resource.
     pub(crate) fn enter(&self, parts: &Parts) -> Result<OwnedGuard, Stopped> {
         let Some(name) = self.resource.key(parts) else {
@@ -106,12 +106,12 @@ fn usual(blocked: &Blocked, parts: &Parts) -> Response<Bytes> {
 
 /// A request in flight. If it is dropped, the request was cancelled.
 pub struct Entered {
-    options: Arc<Options>,
+    options: Arc<GateOptions>,
     guard: Option<OwnedGuard>,
 }
 
 impl Entered {
-    pub(crate) fn new(options: &Arc<Options>, guard: OwnedGuard) -> Self {
+    pub(crate) fn new(options: &Arc<GateOptions>, guard: OwnedGuard) -> Self {
         Self { options: Arc::clone(options), guard: Some(guard) }
     }
 }
@@ -144,7 +144,7 @@ impl Drop for Entered {
 
 /// A request whose response head has been sent.
 struct Answered {
-    options: Arc<Options>,
+    options: Arc<GateOptions>,
     guard: Option<OwnedGuard>,
     status: StatusCode,
     failed: bool,

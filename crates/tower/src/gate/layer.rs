@@ -16,7 +16,7 @@ type CountOf = Box<dyn Fn(&Parts) -> u32 + Send + Sync>;
 type Prioritized = Box<dyn Fn(&Parts) -> bool + Send + Sync>;
 
 /// The state that a layer shares with its services.
-pub(crate) struct Options {
+pub(crate) struct GateOptions {
     pub(crate) gate: Gate,
     pub(crate) resource: Box<dyn KeySource>,
     pub(crate) inbound: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Options {
 /// # }).unwrap();
 /// ```
 #[derive(Clone, Debug)]
-pub struct GateLayer(Arc<Options>);
+pub struct GateLayer(Arc<GateOptions>);
 
 impl GateLayer {
     /// A layer with default options. `resource` finds the name of the resource: one name for all requests
@@ -75,7 +75,7 @@ impl GateLayer {
 
     /// Starts a layer with other options.
     pub fn builder(gate: &Gate, resource: impl KeySource + 'static) -> GateBuilder {
-        GateBuilder(Options {
+        GateBuilder(GateOptions {
             gate: gate.clone(),
             resource: Box::new(resource),
             inbound: true,
@@ -91,7 +91,7 @@ impl GateLayer {
     }
 
     #[cfg(feature = "reqwest")]
-    pub(crate) fn options(&self) -> &Arc<Options> {
+    pub(crate) fn options(&self) -> &Arc<GateOptions> {
         &self.0
     }
 }
@@ -99,7 +99,7 @@ impl GateLayer {
 /// Options of a [`GateLayer`].
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
-pub struct GateBuilder(Options);
+pub struct GateBuilder(GateOptions);
 
 impl GateBuilder {
     /// Marks requests as outbound, for clients. System rules ignore them (default: inbound).
@@ -163,7 +163,7 @@ impl GateBuilder {
     }
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for GateOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("gate", &self.gate)

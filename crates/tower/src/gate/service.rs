@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{call::Entered, layer::Options};
+use super::{call::Entered, layer::GateOptions};
 use crate::{
     body::Body,
     future::{ResponseFuture, finish},
@@ -20,11 +20,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Gated<S> {
     inner: S,
-    options: Arc<Options>,
+    options: Arc<GateOptions>,
 }
 
 impl<S> Gated<S> {
-    pub(crate) fn new(inner: S, options: Arc<Options>) -> Self {
+    pub(crate) fn new(inner: S, options: Arc<GateOptions>) -> Self {
         Self { inner, options }
     }
 }

@@ -9,7 +9,7 @@ use tidegate_core::{
 };
 
 use super::{
-    refusal::{Refusal, block},
+    refusal::{RuleRefusal, block},
     windows::{own_fits, system_fits, system_lets},
 };
 use crate::{
@@ -22,8 +22,8 @@ use crate::{
     rules::{
         FlowRule, Origins, Relation,
         blocked::{BlockKind, Blocked},
-        breaker::Verdict,
-        flow::{Flow, Taken},
+        breaker::ProbeOutcome,
+        flow::{Flow, TakenUnits},
         hot_param::{HeldShare, HotParam},
     },
     stats::{borrowed::Usage, node::Node},
@@ -56,7 +56,7 @@ pub(super) struct Attempt<'e> {
     rules: Option<&'e Arc<Compiled>>,
     extra: Extra,
     params: Vec<(Arc<HotParam>, HeldShare)>,
-    taken: Vec<(&'e Flow, Taken)>,
+    taken: Vec<(&'e Flow, TakenUnits)>,
     /// When the call may proceed: `now` unless a throttle has reserved a later place.
     start: Nanos,
 }
@@ -115,14 +115,14 @@ impl<'e> Attempt<'e> {
     }
 
     /// Checks every rule in order, and takes what cannot be checked without taking it.
-    fn check(&mut self) -> Result<(), Refusal> {
+    fn check(&mut self) -> Result<(), RuleRefusal> {
         let Some(rules) = self.rules else { return Ok(()) };
         let (now, n, shared) = (self.now, self.entry.units, self.shared());
         // If a window has no room, the call may borrow once every other rule admits it. A query borrows nothing.
         let may_borrow = self.entry.prioritized && n > 0;
         for (rule, label) in &rules.authority {
             if !rule.lets(self.entry.origin) {
-                return Err(Refusal::new(BlockKind::Authority, label, None));
+                return Err(RuleRefusal::new(BlockKind::Authority, label, None));
             }
         }
         if self.entry.inbound && !rules.system.is_empty() {
@@ -132,7 +132,7 @@ impl<'e> Attempt<'e> {
             let Some(arg) = param.pick(&self.entry.args, &self.entry.named) else { continue };
             let held = param
                 .take(arg, now, self.start, n)
-                .map_err(|short| Refusal::of_param(param, arg, n, &short))?;
+                .map_err(|short| RuleRefusal::of_param(param, arg, n, &short))?;
             self.start = held.start;
             self.params.push((param.clone(), held));
         }
@@ -140,7 +140,7 @@ impl<'e> Attempt<'e> {
             if let Some(node) = self.measured(flow) {
                 node.look(now, may_borrow, |usage| flow.fits(node, usage, now, n, &shared.sample))
                     .and_then(|()| flow.peek(node, now, n, &shared.sample))
-                    .map_err(|wait| Refusal::of_flow(flow, n, wait))?;
+                    .map_err(|wait| RuleRefusal::of_flow(flow, n, wait))?;
             }
         }
         if !rules.isolation.is_empty() || !rules.adaptive.is_empty() {
@@ -149,25 +149,25 @@ impl<'e> Attempt<'e> {
         self.enter_breakers(rules)
     }
 
-    fn enter_breakers(&mut self, rules: &Compiled) -> Result<(), Refusal> {
+    fn enter_breakers(&mut self, rules: &Compiled) -> Result<(), RuleRefusal> {
         let at = self.now;
         let tell = self.entry.resource.tells(at);
         for (index, breaker) in rules.breakers.iter().enumerate() {
             if self.entry.units == 0 {
-                let blocks = |wait| Refusal::new(BlockKind::Breaker, &breaker.label, wait);
+                let blocks = |wait| RuleRefusal::new(BlockKind::Breaker, &breaker.label, wait);
                 breaker.peek(at).map_err(blocks)?;
                 continue;
             }
             let probe = breaker
                 .enter(at, &tell)
-                .map_err(|wait| Refusal::new(BlockKind::Breaker, &breaker.label, wait))?;
+                .map_err(|wait| RuleRefusal::new(BlockKind::Breaker, &breaker.label, wait))?;
             self.extra.probes.extend(probe.map(|probe| (index, probe)));
         }
         Ok(())
     }
 
     /// Takes what flow rules keep outside the windows.
-    fn take(&mut self) -> Result<(), Refusal> {
+    fn take(&mut self) -> Result<(), RuleRefusal> {
         let Some(rules) = self.rules else { return Ok(()) };
         if self.entry.units == 0 {
             return Ok(());
@@ -176,9 +176,9 @@ impl<'e> Attempt<'e> {
             let Some(node) = measured(self.entry, &self.extra, flow) else { continue };
             let taken = flow
                 .take(node, (self.now, self.start), self.entry.units, &self.shared().sample)
-                .map_err(|wait| Refusal::of_flow(flow, self.entry.units, wait))?;
+                .map_err(|wait| RuleRefusal::of_flow(flow, self.entry.units, wait))?;
             let Some(taken) = taken else { continue };
-            if let Taken::Reservation(reservation) = &taken {
+            if let TakenUnits::Reservation(reservation) = &taken {
                 self.start = reservation.start();
             }
             self.taken.push((flow, taken));
@@ -189,7 +189,7 @@ impl<'e> Attempt<'e> {
 
     /// Moves the places in all throttles to the latest of their starts. Otherwise the next call in a throttle with an
     /// earlier start could come too close to this one.
-    fn start_together(&mut self) -> Result<(), Refusal> {
+    fn start_together(&mut self) -> Result<(), RuleRefusal> {
         let (entry, mut agreed) = (self.entry, Nanos::ZERO);
         while agreed < self.start {
             agreed = self.start;
@@ -197,14 +197,14 @@ impl<'e> Attempt<'e> {
                 let Some(arg) = param.pick(&entry.args, &entry.named) else { continue };
                 param
                     .put_off(arg, held, entry.units, self.start)
-                    .map_err(|short| Refusal::of_param(param, arg, entry.units, &short))?;
+                    .map_err(|short| RuleRefusal::of_param(param, arg, entry.units, &short))?;
                 self.start = self.start.max(held.start);
             }
             for (flow, taken) in &mut self.taken {
-                let Taken::Reservation(reservation) = taken else { continue };
+                let TakenUnits::Reservation(reservation) = taken else { continue };
                 let Some(node) = measured(entry, &self.extra, flow) else { continue };
                 flow.put_off(node, reservation, self.start)
-                    .map_err(|wait| Refusal::of_flow(flow, self.entry.units, wait))?;
+                    .map_err(|wait| RuleRefusal::of_flow(flow, self.entry.units, wait))?;
                 self.start = self.start.max(reservation.start());
             }
         }
@@ -212,7 +212,7 @@ impl<'e> Attempt<'e> {
     }
 
     /// Adds the units to the windows, or to future slots if that is needed and allowed.
-    fn commit(&mut self) -> Result<(), Refusal> {
+    fn commit(&mut self) -> Result<(), RuleRefusal> {
         match self.pass_now() {
             Err(refusal) if self.entry.prioritized && self.entry.units > 0 && refusal.lends() => {
                 self.borrow(refusal)
@@ -222,7 +222,7 @@ impl<'e> Attempt<'e> {
     }
 
     /// Adds the units to the windows. Each addition checks the window's own rules in the same step.
-    fn pass_now(&mut self) -> Result<(), Refusal> {
+    fn pass_now(&mut self) -> Result<(), RuleRefusal> {
         let (now, n) = (self.now, self.entry.units);
         let mut done: [Option<(&Node, Passed)>; SCOPES.len()] = [None; SCOPES.len()];
         for (at, scope) in SCOPES.into_iter().enumerate() {
@@ -244,7 +244,7 @@ impl<'e> Attempt<'e> {
     ///
     /// # Errors
     /// `refusal` if no slot that begins soon enough has room, or the refusal of another rule.
-    fn borrow(&mut self, refusal: Refusal) -> Result<(), Refusal> {
+    fn borrow(&mut self, refusal: RuleRefusal) -> Result<(), RuleRefusal> {
         let (now, shared) = (self.now, self.shared());
         let length = shared.layout.slot_nanos();
         let current = now.get() / length;
@@ -271,7 +271,7 @@ impl<'e> Attempt<'e> {
     }
 
     /// Reserves the units in one slot in each window that the entry counts in.
-    fn reserve(&mut self, slot: u64) -> Result<(), Refusal> {
+    fn reserve(&mut self, slot: u64) -> Result<(), RuleRefusal> {
         for scope in SCOPES {
             let Some(node) = self.node_of(scope) else { continue };
             match node.reserve(self.now, slot, self.entry.units, |usage| self.scope_fits(scope, usage)) {
@@ -309,7 +309,7 @@ impl<'e> Attempt<'e> {
     }
 
     /// Checks the rules that one window decides.
-    fn scope_fits(&self, scope: Scope, usage: Usage<'_>) -> Result<(), Refusal> {
+    fn scope_fits(&self, scope: Scope, usage: Usage<'_>) -> Result<(), RuleRefusal> {
         let (now, n, shared) = (self.now, self.entry.units, self.shared());
         let Some(rules) = self.rules else { return Ok(()) };
         let node = match scope {
@@ -324,7 +324,7 @@ impl<'e> Attempt<'e> {
                 && self.measured(flow).is_some_and(|measured| Arc::ptr_eq(measured, node));
             if is_its {
                 flow.fits(node, usage, now, n, &shared.sample)
-                    .map_err(|wait| Refusal::of_flow(flow, n, wait))?;
+                    .map_err(|wait| RuleRefusal::of_flow(flow, n, wait))?;
             }
         }
         Ok(())
@@ -343,7 +343,7 @@ impl<'e> Attempt<'e> {
         for (at, probe) in self.extra.probes.drain(..) {
             let breaker = self.rules.and_then(|rules| rules.breakers.get(at));
             let tell = self.entry.resource.tells(self.now);
-            breaker.inspect(|breaker| breaker.settle(probe, Verdict::None, self.now, &tell));
+            breaker.inspect(|breaker| breaker.settle(probe, ProbeOutcome::None, self.now, &tell));
         }
     }
 

@@ -13,11 +13,11 @@ mod windows;
 use tidegate_core::Nanos;
 
 use crate::{
-    call::{compiled::Compiled, entry::Entry, pass::Pass, resource::Resource, state::Kind},
+    call::{compiled::Compiled, entry::Entry, pass::Pass, resource::Resource, state::RulesKind},
     rules::{blocked::Blocked, system::System},
 };
 use attempt::Attempt;
-use refusal::{Refusal, block};
+use refusal::{RuleRefusal, block};
 use windows::{own_fits, system_fits, system_lets};
 
 /// Admits an entry without an origin and without arguments.
@@ -27,12 +27,12 @@ pub(crate) fn admit_plain(resource: &Resource, units: u32, inbound: bool) -> Res
     let shared = &*state.shared;
     let now = shared.timer.now();
     let is_admitted = match state.kind() {
-        Kind::None => {
+        RulesKind::None => {
             state.node.pass(now, units);
             true
         }
-        Kind::Plain => state.pass_far(now, units, inbound),
-        Kind::Any => false,
+        RulesKind::Plain => state.pass_far(now, units, inbound),
+        RulesKind::Any => false,
     };
     if !is_admitted {
         return admit_by_rules(resource, units, inbound, now);
@@ -48,7 +48,7 @@ pub(crate) fn admit(entry: &Entry<'_>) -> Result<Pass, Blocked> {
     let state = &*entry.resource.state;
     let shared = &*state.shared;
     let now = shared.timer.now();
-    let rules = (state.kind() != Kind::None).then(|| state.rules());
+    let rules = (state.kind() != RulesKind::None).then(|| state.rules());
     Attempt::new(entry, now, rules.as_ref().and_then(|rules| rules.as_ref())).run()
 }
 
@@ -84,7 +84,7 @@ fn admit_simply(
     system: &[System],
     units: u32,
     now: Nanos,
-) -> Result<(), Refusal> {
+) -> Result<(), RuleRefusal> {
     let state = &*resource.state;
     let shared = &*state.shared;
     let own = &*state.node;

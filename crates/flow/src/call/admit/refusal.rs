@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The rule that blocked, and the time after which to retry.
-pub(super) struct Refusal {
+pub(super) struct RuleRefusal {
     kind: BlockKind,
     reason: BlockReason,
     rule: Arc<str>,
@@ -26,7 +26,7 @@ pub(super) struct Refusal {
     lends: bool,
 }
 
-impl Refusal {
+impl RuleRefusal {
     pub(super) fn new(kind: BlockKind, rule: &Arc<str>, retry_after: Option<Duration>) -> Self {
         Self { kind, reason: BlockReason::of(kind), rule: rule.clone(), retry_after, lends: false }
     }
@@ -62,7 +62,7 @@ fn reason(in_flight: bool, units: u32, most: Option<u64>) -> BlockReason {
 
 /// Counts a blocked entry and returns its error.
 #[cold]
-pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Option<&Extra>) -> Blocked {
+pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: RuleRefusal, extra: Option<&Extra>) -> Blocked {
     let state = &*entry.resource.state;
     let shared = &*state.shared;
     let units = u64::from(entry.units);
@@ -74,7 +74,7 @@ pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: Refusal, extra: Opti
     if let Some(extra) = extra {
         extra.origin.iter().chain(&extra.context).for_each(|node| count(node));
     }
-    let Refusal { kind, reason, rule, retry_after, .. } = refusal;
+    let RuleRefusal { kind, reason, rule, retry_after, .. } = refusal;
     state.blocked.add(reason, units);
     // By the name of the state: callers can make up names, but the number of states is bounded.
     signals::blocked(&state.name, (kind, reason), &rule, units);

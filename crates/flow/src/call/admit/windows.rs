@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::Nanos;
 
-use super::refusal::Refusal;
+use super::refusal::RuleRefusal;
 use crate::{
     call::{compiled::Compiled, gate_state::GateState},
     rules::{Origins, Relation, blocked::BlockKind, system::System},
@@ -17,12 +17,12 @@ pub(super) fn system_lets(
     shared: &GateState,
     units: u32,
     now: Nanos,
-) -> Result<(), Refusal> {
+) -> Result<(), RuleRefusal> {
     let inbound = &shared.inbound;
     inbound.look(now, false, |usage| system_fits(system, usage, units, now))?;
     for system in system {
         if !system.is_well(inbound, inbound.in_flight(), now, &shared.sample) {
-            return Err(Refusal::new(BlockKind::System, &system.label, None));
+            return Err(RuleRefusal::new(BlockKind::System, &system.label, None));
         }
     }
     Ok(())
@@ -35,11 +35,11 @@ pub(super) fn system_fits(
     usage: Usage<'_>,
     units: u32,
     now: Nanos,
-) -> Result<(), Refusal> {
+) -> Result<(), RuleRefusal> {
     for system in system {
         system
             .fits(usage, now, units)
-            .map_err(|wait| Refusal::new(BlockKind::System, &system.label, wait))?;
+            .map_err(|wait| RuleRefusal::new(BlockKind::System, &system.label, wait))?;
     }
     Ok(())
 }
@@ -53,21 +53,22 @@ pub(super) fn own_fits(
     now: Nanos,
     n: u32,
     shared: &GateState,
-) -> Result<(), Refusal> {
+) -> Result<(), RuleRefusal> {
     for flow in &rules.flow {
         if flow.rule.origins == Origins::Any && flow.rule.relation == Relation::Direct {
-            flow.fits(own, usage, now, n, &shared.sample).map_err(|wait| Refusal::of_flow(flow, n, wait))?;
+            flow.fits(own, usage, now, n, &shared.sample)
+                .map_err(|wait| RuleRefusal::of_flow(flow, n, wait))?;
         }
     }
     for (rule, label) in &rules.isolation {
         if !usage.in_flight_fits(n, rule.threshold.units(&shared.sample)) {
-            return Err(Refusal::new(BlockKind::Isolation, label, None));
+            return Err(RuleRefusal::new(BlockKind::Isolation, label, None));
         }
     }
     for adaptive in &rules.adaptive {
         if !usage.in_flight_fits(n, adaptive.units()) {
             adaptive.note_blocked(n);
-            return Err(Refusal::new(BlockKind::Adaptive, &adaptive.label, None));
+            return Err(RuleRefusal::new(BlockKind::Adaptive, &adaptive.label, None));
         }
     }
     Ok(())

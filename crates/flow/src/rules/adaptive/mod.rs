@@ -239,12 +239,12 @@ pub(crate) struct Adaptive {
 struct Learning {
     algorithm: Box<dyn ConcurrencyLimit>,
     limit: f64,
-    window: Open,
+    window: OpenWindow,
 }
 
 /// The current window.
 #[derive(Default)]
-struct Open {
+struct OpenWindow {
     pace: Pace,
     /// When the window began; set when the first call ends after the skipped time.
     begun: Option<Nanos>,
@@ -264,7 +264,7 @@ struct Open {
 /// Calls within a window may be this far apart, however short the window is.
 const PAUSE: Nanos = Nanos::from_secs(1);
 
-impl Open {
+impl OpenWindow {
     fn new(pace: Pace) -> Self {
         Self { pace, ..Self::default() }
     }
@@ -318,7 +318,7 @@ impl Adaptive {
         let algorithm = rule.algorithm.make();
         let limit = within(&rule, algorithm.start());
         let units = AtomicU64::new(whole(limit));
-        let window = Open::new(algorithm.pace());
+        let window = OpenWindow::new(algorithm.pace());
         let learning = Mutex::new(Learning { algorithm, limit, window });
         let (label, blocked) = (rule.to_string().into(), AtomicU64::new(0));
         Self { rule, label, since: Nanos::ZERO, units, blocked, learning }
@@ -360,7 +360,7 @@ impl Adaptive {
         let next = catch_unwind(AssertUnwindSafe(|| (algorithm.next(*limit, &ended), algorithm.pace())));
         let (next, pace) = next.unwrap_or((*limit, Pace::default()));
         *limit = within(&self.rule, next);
-        *window = Open::new(pace);
+        *window = OpenWindow::new(pace);
         self.units.store(whole(*limit), Ordering::Relaxed);
     }
 }

@@ -79,7 +79,7 @@ pub(crate) struct Probe {
 
 /// The outcome of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ProbeOutcome {
     Good,
     Bad,
     /// The probe never ran or was cancelled, so it says nothing.
@@ -188,21 +188,23 @@ impl Breaker {
     }
 
     /// Ends a probe.
-    pub(crate) fn settle(&self, probe: Probe, verdict: Verdict, now: Nanos, tell: Tell<'_>) {
+    pub(crate) fn settle(&self, probe: Probe, verdict: ProbeOutcome, now: Nanos, tell: Tell<'_>) {
         let mut probes = self.lock();
         if !probes.inside.remove(&probe) {
             return; // The breaker has changed its state without this probe.
         }
         let state = self.state.load(Ordering::Acquire);
         let next = match verdict {
-            Verdict::Bad => {
+            ProbeOutcome::Bad => {
                 probes.clear();
                 self.open(now)
             }
             // The open time is over, so the next call may be a probe at once. Successful probes still count.
-            Verdict::None if probes.inside.is_empty() => probes.open_until.get().min(LATEST) << SHIFT | OPEN,
-            Verdict::None => return,
-            Verdict::Good => {
+            ProbeOutcome::None if probes.inside.is_empty() => {
+                probes.open_until.get().min(LATEST) << SHIFT | OPEN
+            }
+            ProbeOutcome::None => return,
+            ProbeOutcome::Good => {
                 probes.good += 1;
                 if probes.good < self.rule.probes {
                     return;

@@ -14,7 +14,7 @@ use tidegate_core::{
 
 use super::{
     Threshold,
-    throttle::{self, Asked, Reservation, Throttle},
+    throttle::{self, Reservation, Throttle, ThrottledCall},
     warm_up::{self, WarmUp},
 };
 use crate::{
@@ -48,7 +48,7 @@ enum How {
 }
 
 /// The units that a rule took outside a node's window.
-pub(crate) enum Taken {
+pub(crate) enum TakenUnits {
     Reservation(Reservation),
     Own(Tally),
 }
@@ -174,17 +174,17 @@ impl Flow {
         (now, earliest): (Nanos, Nanos),
         n: u32,
         sample: &SystemSample,
-    ) -> Result<Option<Taken>, Option<Duration>> {
+    ) -> Result<Option<TakenUnits>, Option<Duration>> {
         match &self.how {
             How::Own(own) => {
                 let limit = self.rule.threshold.units(sample);
-                own.of(node, |own| own.take(now, n, limit)).map(|tally| Some(Taken::Own(tally)))
+                own.of(node, |own| own.take(now, n, limit)).map(|tally| Some(TakenUnits::Own(tally)))
             }
             How::Throttle(..) | How::WarmUpThrottle(..) if n == 0 => Ok(None),
             How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
                 let asked = self.asked(node, now, n, *max_wait, sample)?;
                 let reservation = throttle.of(node, |throttle| throttle.take(asked, earliest));
-                reservation.map(|reservation| Some(Taken::Reservation(reservation))).map_err(Some)
+                reservation.map(|reservation| Some(TakenUnits::Reservation(reservation))).map_err(Some)
             }
             How::InFlight | How::Window(_) | How::Watched(_) | How::WarmUp(..) => Ok(None),
         }
@@ -207,12 +207,12 @@ impl Flow {
     }
 
     /// Gives back what [`take`](Self::take) took.
-    pub(crate) fn give_back(&self, node: &Arc<Node>, n: u32, taken: &Taken) {
+    pub(crate) fn give_back(&self, node: &Arc<Node>, n: u32, taken: &TakenUnits) {
         match (&self.how, taken) {
-            (How::Own(own), Taken::Own(tally)) => own.of(node, |own| own.give_back(n, *tally)),
+            (How::Own(own), TakenUnits::Own(tally)) => own.of(node, |own| own.give_back(n, *tally)),
             (
                 How::Throttle(throttle, _) | How::WarmUpThrottle(_, throttle, _),
-                Taken::Reservation(reservation),
+                TakenUnits::Reservation(reservation),
             ) => {
                 throttle.of(node, |throttle| throttle.give_back(*reservation));
             }
@@ -227,7 +227,7 @@ impl Flow {
         n: u32,
         longest: Nanos,
         sample: &SystemSample,
-    ) -> Result<Asked, Option<Duration>> {
+    ) -> Result<ThrottledCall, Option<Duration>> {
         let threshold = self.rule.threshold.now(sample);
         // No call is larger than what an interval allows. Below one unit in an interval, single units still pass.
         if f64::from(n) > threshold.ceil() {
@@ -238,7 +238,7 @@ impl Flow {
             _ => threshold,
         };
         let cost = throttle::cost(n, rate, self.rule.interval.into()).ok_or(None)?;
-        Ok(Asked { now, cost, longest })
+        Ok(ThrottledCall { now, cost, longest })
     }
 }
 

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_core::Nanos;
 
-use super::throttle::{self, Asked};
+use super::throttle::{self, ThrottledCall};
 use crate::{
     rules::{
         arg::Arg,
@@ -20,7 +20,7 @@ use crate::{
 
 /// The state of one value's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct ValueShare {
     /// The units used since the last renewal, or the units in flight. For a throttle, the largest call.
     used: u64,
     /// The time of the last renewal, plus one; 0 for never. For a throttle, the start of the last call, plus one. For
@@ -33,7 +33,7 @@ pub(crate) struct HotParam {
     pub(crate) rule: HotParamRule,
     pub(crate) label: Arc<str>,
     /// Shared with calls that entered before the rule's numbers changed.
-    values: Arc<ValueTable<Share>>,
+    values: Arc<ValueTable<ValueShare>>,
     /// The counter of generations, for units in flight.
     births: Arc<AtomicU64>,
 }
@@ -42,11 +42,11 @@ pub(crate) struct HotParam {
 #[derive(Debug)]
 pub(crate) struct HeldShare {
     key: ValueKey,
-    before: Share,
-    after: Share,
+    before: ValueShare,
+    after: ValueShare,
     /// When the call may start. `asked` is the request to a throttle.
     pub(crate) start: Nanos,
-    asked: Option<Asked>,
+    asked: Option<ThrottledCall>,
 }
 
 /// Why a value gets no units.
@@ -136,7 +136,7 @@ impl HotParam {
             ParamMeasure::Throttle { max_wait } if n > 0 => {
                 let cost =
                     throttle::cost(n, threshold as f64, self.rule.duration.into()).ok_or(None::<Duration>)?;
-                Some(Asked { now, cost, longest: max_wait.into() })
+                Some(ThrottledCall { now, cost, longest: max_wait.into() })
             }
             _ => None,
         };
@@ -196,10 +196,10 @@ impl HotParam {
         &self,
         arg: &Arg<'_>,
         now: Nanos,
-        change: impl FnOnce(&mut Share, ValueKey) -> Result<T, Option<Duration>>,
+        change: impl FnOnce(&mut ValueShare, ValueKey) -> Result<T, Option<Duration>>,
     ) -> Result<T, Short> {
         let full = if self.rule.deny_when_full { Full::Deny } else { Full::Forget };
-        let stake = |value: &Arg<'_>, share: &Share| self.stake(value, share, now);
+        let stake = |value: &Arg<'_>, share: &ValueShare| self.stake(value, share, now);
         let changed = self.values.with(arg, now, full, stake, change);
         let until = match changed {
             Ok(changed) => return changed.map_err(Short::from),
@@ -209,7 +209,13 @@ impl HotParam {
         Err(Short { wait, is_full: true })
     }
 
-    fn renew(&self, share: &mut Share, threshold: u64, now: Nanos, n: u32) -> Result<(), Option<Duration>> {
+    fn renew(
+        &self,
+        share: &mut ValueShare,
+        threshold: u64,
+        now: Nanos,
+        n: u32,
+    ) -> Result<(), Option<Duration>> {
         if n == 0 {
             // A look: it takes nothing, so there is nothing to check.
             return Ok(());
@@ -244,7 +250,7 @@ impl HotParam {
     }
 
     /// Returns what a value would gain by being forgotten. `None` if its share is as good as untouched.
-    fn stake(&self, value: &Arg<'_>, share: &Share, now: Nanos) -> Option<Stake> {
+    fn stake(&self, value: &Arg<'_>, share: &ValueShare, now: Nanos) -> Option<Stake> {
         let threshold = self.threshold(value);
         let duration = Nanos::from(self.rule.duration);
         let since = Nanos::new(share.since.saturating_sub(1));
@@ -298,9 +304,9 @@ impl HotParam {
     }
 }
 
-impl Share {
+impl ValueShare {
     /// Reserves a throttle's next place.
-    fn queue(&mut self, asked: Asked, earliest: Nanos, n: u32) -> Result<Nanos, Duration> {
+    fn queue(&mut self, asked: ThrottledCall, earliest: Nanos, n: u32) -> Result<Nanos, Duration> {
         let start = asked.start(self.since, earliest)?;
         *self = Self { used: self.used.max(n.into()), since: start.get() + 1 };
         Ok(start)

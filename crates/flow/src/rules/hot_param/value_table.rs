@@ -31,25 +31,25 @@ const BUCKET: usize = 8;
 
 /// States by value.
 pub(crate) struct ValueTable<S> {
-    shards: Box<[Mutex<Shard<S>>]>,
+    shards: Box<[Mutex<ValueShard<S>>]>,
     /// Keyed randomly, so that clients cannot choose values that collide.
     hasher: RandomState,
     forgotten: AtomicU64,
 }
 
-struct Shard<S> {
+struct ValueShard<S> {
     /// Indices into `kept`, by the hash of the value there.
     index: HashTable<u32>,
-    kept: Vec<Kept<S>>,
+    kept: Vec<KeptValue<S>>,
     most: usize,
     /// Where the search for a value to evict continues.
     hand: usize,
     /// Empty until the first value is evicted.
-    records: Vec<Option<Record<S>>>,
+    records: Vec<Option<EvictedValue<S>>>,
 }
 
 /// A value with its state.
-struct Kept<S> {
+struct KeptValue<S> {
     hash: u64,
     value: Arg<'static>,
     state: S,
@@ -57,7 +57,7 @@ struct Kept<S> {
 
 /// The record of an evicted value. Its hash has 64 bits and a random key: another value has the same hash with a
 /// probability of 10⁻¹⁸.
-struct Record<S> {
+struct EvictedValue<S> {
     hash: u64,
     state: S,
     stake: Stake,
@@ -100,7 +100,7 @@ impl<S: Copy + Default> ValueTable<S> {
         let shards = if most < SHARDS * 8 { 1 } else { SHARDS };
         let shard = |_| {
             let most = most.div_ceil(shards);
-            Mutex::new(Shard {
+            Mutex::new(ValueShard {
                 index: HashTable::new(),
                 kept: Vec::new(),
                 most,
@@ -123,12 +123,12 @@ impl<S: Copy + Default> ValueTable<S> {
         }
     }
 
-    fn lock(shard: &Mutex<Shard<S>>) -> MutexGuard<'_, Shard<S>> {
+    fn lock(shard: &Mutex<ValueShard<S>>) -> MutexGuard<'_, ValueShard<S>> {
         // Ignore poisoning: states change in single steps, so a panic leaves a consistent state.
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<S>> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, ValueShard<S>> {
         Self::lock(&self.shards[(hash >> 32) as usize % self.shards.len()])
     }
 
@@ -181,7 +181,7 @@ impl<S: Copy + Default> ValueTable<S> {
     }
 }
 
-impl<S: Copy + Default> Shard<S> {
+impl<S: Copy + Default> ValueShard<S> {
     /// Returns where the value's state is, and how many values were forgotten to make room for it.
     fn find_or_keep(
         &mut self,
@@ -212,7 +212,7 @@ impl<S: Copy + Default> Shard<S> {
             }
         };
         let state = self.take_record(hash).unwrap_or_default();
-        let new = Kept { hash, value: value.clone().into_owned(), state };
+        let new = KeptValue { hash, value: value.clone().into_owned(), state };
         let at = if let Some(at) = evicted {
             let gone = std::mem::replace(&mut self.kept[at], new);
             self.unlist(gone.hash, at);
@@ -235,7 +235,7 @@ impl<S: Copy + Default> Shard<S> {
         full: Full,
         stake: &impl Fn(&Arg<'_>, &S) -> Option<Stake>,
     ) -> bool {
-        let Kept { hash, value, state } = &self.kept[at];
+        let KeptValue { hash, value, state } = &self.kept[at];
         if full == Full::Forget || stake(value, state).is_none() || self.records.is_empty() {
             return true;
         }
@@ -263,7 +263,7 @@ impl<S: Copy + Default> Shard<S> {
         for _ in 0..TRIED.min(self.kept.len()) {
             let at = self.hand % self.kept.len();
             self.hand = at + 1;
-            let Kept { value, state, .. } = &self.kept[at];
+            let KeptValue { value, state, .. } = &self.kept[at];
             let Some(stake_of) = stake(value, state) else { return Ok(at) };
             until = until.min(stake_of.until);
             if least.is_none_or(|(of, _)| stake_of < of) && self.may_evict(at, now, full, stake) {
@@ -276,7 +276,7 @@ impl<S: Copy + Default> Shard<S> {
     /// Records an evicted value. Returns how many records were forgotten.
     fn record_of(
         &mut self,
-        gone: &Kept<S>,
+        gone: &KeptValue<S>,
         now: Nanos,
         stake: &impl Fn(&Arg<'_>, &S) -> Option<Stake>,
     ) -> u64 {
@@ -285,7 +285,7 @@ impl<S: Copy + Default> Shard<S> {
             let buckets = (self.most * RECORDS).div_ceil(BUCKET).max(1);
             self.records.resize_with(buckets * BUCKET, || None);
         }
-        let record = Record { hash: gone.hash, state: gone.state, stake };
+        let record = EvictedValue { hash: gone.hash, state: gone.state, stake };
         let bucket = self.bucket(gone.hash);
         if let Some(free) = bucket.iter_mut().find(|of| is_free(of.as_ref(), now)) {
             *free = Some(record);
@@ -300,13 +300,13 @@ impl<S: Copy + Default> Shard<S> {
         1
     }
 
-    fn bucket(&mut self, hash: u64) -> &mut [Option<Record<S>>] {
+    fn bucket(&mut self, hash: u64) -> &mut [Option<EvictedValue<S>>] {
         let buckets = self.records.len() / BUCKET;
         let at = if buckets == 0 { 0 } else { hash as usize % buckets };
         self.records.get_mut(at * BUCKET..(at + 1) * BUCKET).unwrap_or_default()
     }
 
-    fn record(&mut self, hash: u64) -> Option<&mut Record<S>> {
+    fn record(&mut self, hash: u64) -> Option<&mut EvictedValue<S>> {
         self.bucket(hash).iter_mut().flatten().find(|record| record.hash == hash)
     }
 
@@ -318,6 +318,6 @@ impl<S: Copy + Default> Shard<S> {
 }
 
 /// Whether a new record may take the place.
-fn is_free<S>(place: Option<&Record<S>>, now: Nanos) -> bool {
+fn is_free<S>(place: Option<&EvictedValue<S>>, now: Nanos) -> bool {
     place.is_none_or(|record| record.stake.until <= now)
 }

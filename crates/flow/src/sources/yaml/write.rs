@@ -48,7 +48,7 @@ pub fn write(rules: &Rules) -> (String, Vec<String>) {
     (text, notes)
 }
 
-fn section<R>(text: &mut String, name: &str, rules: &[R], mut write: impl FnMut(&R) -> Fields) {
+fn section<R>(text: &mut String, name: &str, rules: &[R], mut write: impl FnMut(&R) -> RuleFields) {
     // Writing to a `String` does not fail.
     for (at, rule) in rules.iter().enumerate() {
         if at == 0 {
@@ -59,9 +59,9 @@ fn section<R>(text: &mut String, name: &str, rules: &[R], mut write: impl FnMut(
 }
 
 /// The fields of one rule.
-struct Fields(Vec<String>);
+struct RuleFields(Vec<String>);
 
-impl Fields {
+impl RuleFields {
     fn of(id: Option<&String>, resource: Option<&Target>) -> Self {
         let fields = Self(Vec::new()).text("id", id.map(String::as_str));
         match resource {
@@ -106,7 +106,7 @@ fn units(threshold: Threshold) -> (f64, Option<MemoryThreshold>) {
     }
 }
 
-fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> Fields {
+fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> RuleFields {
     let (mut count, memory) = units(rule.threshold);
     let mut interval = rule.interval;
     let (warm_up, max_wait) = rule.behaviour.parts();
@@ -137,7 +137,7 @@ fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> Fields {
         let MemoryThreshold { when_scarce, low_mark, high_mark, .. } = memory;
         format!("{{ when_scarce: {when_scarce}, low_mark: {low_mark}, high_mark: {high_mark} }}")
     });
-    Fields::of(rule.id.as_ref(), Some(&rule.resource))
+    RuleFields::of(rule.id.as_ref(), Some(&rule.resource))
         .put("limit", is_rate.then(|| format!("{count}/{}", Nanos::from(interval))))
         .put("in_flight", (!is_rate).then_some(count))
         .put("memory", memory)
@@ -152,11 +152,11 @@ fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> Fields {
         .put("strict", rule.strict.then_some(true))
 }
 
-fn isolation(rule: &IsolationRule) -> Fields {
-    Fields::of(rule.id.as_ref(), Some(&rule.resource)).put("in_flight", Some(units(rule.threshold).0))
+fn isolation(rule: &IsolationRule) -> RuleFields {
+    RuleFields::of(rule.id.as_ref(), Some(&rule.resource)).put("in_flight", Some(units(rule.threshold).0))
 }
 
-fn adaptive(rule: &AdaptiveRule, notes: &mut Vec<String>) -> Fields {
+fn adaptive(rule: &AdaptiveRule, notes: &mut Vec<String>) -> RuleFields {
     let (initial, slower_than, usual) = match rule.algorithm.clone() {
         Algorithm::Aimd(aimd) => {
             let usual = Aimd { backoff: Aimd::default().backoff, ..aimd.clone() };
@@ -172,7 +172,7 @@ fn adaptive(rule: &AdaptiveRule, notes: &mut Vec<String>) -> Fields {
     if !usual {
         notes.push(format!("{rule}: the factors of {:?} are dropped", rule.algorithm));
     }
-    Fields::of(rule.id.as_ref(), Some(&rule.resource))
+    RuleFields::of(rule.id.as_ref(), Some(&rule.resource))
         .put("algorithm", Some(format!("{:?}", rule.algorithm)))
         .put("initial", Some(initial))
         .put("min", Some(rule.min))
@@ -181,13 +181,13 @@ fn adaptive(rule: &AdaptiveRule, notes: &mut Vec<String>) -> Fields {
         .put("ignore_errors", rule.ignore_errors.then_some(true))
 }
 
-fn breaker(rule: &BreakerRule) -> Fields {
+fn breaker(rule: &BreakerRule) -> RuleFields {
     let (slower_than, ratio, errors) = match rule.trip {
         Trip::SlowRatio { rt, ratio } => (Some(rt), Some(ratio), None),
         Trip::ErrorRatio { ratio } => (None, Some(ratio), None),
         Trip::ErrorCount { count } => (None, None, Some(count)),
     };
-    Fields::of(rule.id.as_ref(), Some(&rule.resource))
+    RuleFields::of(rule.id.as_ref(), Some(&rule.resource))
         .span("slower_than", slower_than)
         .put("ratio", ratio)
         .put("errors", errors)
@@ -199,7 +199,7 @@ fn breaker(rule: &BreakerRule) -> Fields {
         .span("probe_timeout", rule.probe_timeout)
 }
 
-fn hot_param(rule: &HotParamRule) -> Fields {
+fn hot_param(rule: &HotParamRule) -> RuleFields {
     let (index, name) = match &rule.key {
         ParamKey::Index(index) => (Some(index), None),
         ParamKey::Name(name) => (None, Some(&**name)),
@@ -214,7 +214,7 @@ fn hot_param(rule: &HotParamRule) -> Fields {
         value => format!("{value}: {count}"),
     });
     let exceptions: Vec<String> = exceptions.collect();
-    Fields::of(rule.id.as_ref(), Some(&rule.resource))
+    RuleFields::of(rule.id.as_ref(), Some(&rule.resource))
         .put("arg", index)
         .text("name", name)
         .put("limit", is_rate.then(|| format!("{}/{}", rule.threshold, Nanos::from(rule.duration))))
@@ -226,8 +226,8 @@ fn hot_param(rule: &HotParamRule) -> Fields {
         .put("when_full", rule.deny_when_full.then_some("deny"))
 }
 
-fn system(rule: &SystemRule) -> Fields {
-    Fields::of(rule.id.as_ref(), None)
+fn system(rule: &SystemRule) -> RuleFields {
+    RuleFields::of(rule.id.as_ref(), None)
         .put("load", rule.load)
         .put("cpu", rule.cpu)
         .span("mean_rt", rule.mean_rt)
@@ -235,9 +235,9 @@ fn system(rule: &SystemRule) -> Fields {
         .put("qps", rule.qps)
 }
 
-fn authority(rule: &AuthorityRule) -> Fields {
+fn authority(rule: &AuthorityRule) -> RuleFields {
     let origins: Vec<String> = rule.origins.iter().map(|origin| quoted(origin)).collect();
     let list = format!("[{}]", origins.join(", "));
-    let fields = Fields::of(rule.id.as_ref(), Some(&rule.resource));
+    let fields = RuleFields::of(rule.id.as_ref(), Some(&rule.resource));
     fields.put(if rule.allow { "allow" } else { "deny" }, Some(list))
 }

@@ -3,7 +3,7 @@
 use tidegate_core::lease::{Grant, Mode, Request, Terms};
 use tidegate_core::{Algorithm, Nanos};
 
-use super::{Layout, Plan, state};
+use super::{Plan, ValueLayout, state};
 
 impl Plan {
     /// The grants for these requests in order, from the reply's part for their key. `None` if the value cannot be a state of
@@ -16,7 +16,7 @@ impl Plan {
         now: Nanos,
         requests: impl ExactSizeIterator<Item = &'a Request>,
     ) -> Option<Vec<Grant>> {
-        let Layout::Log { lifetime, permits } = self.layout else {
+        let ValueLayout::Log { lifetime, permits } = self.layout else {
             let mut state = self.state(before)?;
             return Some(requests.map(|request| terms.serve(&mut state, now, request)).collect());
         };

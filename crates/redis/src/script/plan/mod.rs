@@ -8,7 +8,7 @@ mod state;
 pub use error::PlanError;
 use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Policy};
 
-use super::Kind;
+use super::ScriptKind;
 use crate::StoreError;
 
 /// A log up to this length is one value that is rewritten whole; a longer one is a ring written in place.
@@ -20,18 +20,18 @@ const MAX_PERMITS: u64 = 4096;
 #[derive(Clone, Debug)]
 pub struct Plan {
     policy: Policy,
-    kind: Kind,
+    kind: ScriptKind,
     /// The limit's numbers, as the script unpacks them.
     numbers: Vec<u8>,
     /// Part of the key that names the values' meaning, so that a limit whose values change their meaning gets other keys.
     shape: String,
-    layout: Layout,
+    layout: ValueLayout,
     calendar: Option<&'static Calendar>,
 }
 
 /// The layout of a value in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
+enum ValueLayout {
     /// Start and count.
     Window { count_bytes: usize },
     /// Start, previous count, current count.
@@ -71,13 +71,13 @@ impl Plan {
                 let identity = policy.place().unwrap_or_default() >> 12;
                 let numbers = numbers::pack(&[limit, calendar.longest() / 1_000, 2, identity]);
                 let (name, zone, starts) = (calendar.period().name(), calendar.zone(), calendar.starts());
-                (Kind::FixedWindow, numbers, format!("f{name}{starts}@{zone}"), window_of(limit))
+                (ScriptKind::FixedWindow, numbers, format!("f{name}{starts}@{zone}"), window_of(limit))
             }
             Parameters::FixedWindow { limit, window, first_hit } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit, window, first_hit.into()]);
                 let shape = format!("{}{}", if first_hit { 'h' } else { 'f' }, span_name(window));
-                (Kind::FixedWindow, numbers, shape, window_of(limit))
+                (ScriptKind::FixedWindow, numbers, shape, window_of(limit))
             }
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
@@ -85,7 +85,7 @@ impl Plan {
                 // With two bytes per count, the value fits Redis' smallest allocation for a string that is not a number.
                 let count_bytes = if limit < 0xFFFF { 2 } else { 4 };
                 let shape = format!("c{}", span_name(window));
-                (Kind::SlidingCounter, numbers, shape, Layout::Counter { count_bytes })
+                (ScriptKind::SlidingCounter, numbers, shape, ValueLayout::Counter { count_bytes })
             }
             Parameters::SlidingWindow { limit, slot, span, .. } => {
                 let slot = micros(slot).ok_or(PlanError::Slot)?;
@@ -97,26 +97,26 @@ impl Plan {
                 let numbers = numbers::pack(&[limit, slot, span.into(), count_bytes as u64]);
                 let shape = format!("w{}x{span}", span_name(slot));
                 (
-                    Kind::SlidingWindow,
+                    ScriptKind::SlidingWindow,
                     numbers,
                     shape,
-                    Layout::Slots { slot, count_bytes, span: span as usize },
+                    ValueLayout::Slots { slot, count_bytes, span: span as usize },
                 )
             }
             Parameters::TokenBucket { burst, step, parts } => {
                 let (numbers, layout) =
                     numbers::bucket(burst, step, parts, u128::from(burst) * u128::from(step));
-                (Kind::TokenBucket, numbers, "t".into(), layout)
+                (ScriptKind::TokenBucket, numbers, "t".into(), layout)
             }
             Parameters::LeakyBucket { limit, step, parts, max_wait } => {
                 let wait = u128::from(max_wait) * u128::from(parts);
                 let (numbers, layout) = numbers::bucket(limit, step, parts, wait);
-                (Kind::LeakyBucket, numbers, "l".into(), layout)
+                (ScriptKind::LeakyBucket, numbers, "l".into(), layout)
             }
             Parameters::SlidingLog { limit, lifetime } => {
                 let ring = u64::from(limit > LIST);
                 let numbers = numbers::pack(&[limit, lifetime.div_ceil(1_000), ring]);
-                (Kind::Log, numbers, "g".into(), Layout::Log { lifetime, permits: false })
+                (ScriptKind::Log, numbers, "g".into(), ValueLayout::Log { lifetime, permits: false })
             }
             Parameters::Concurrency { hold: None, .. } => return Err(PlanError::NoHold),
             Parameters::Concurrency { limit, .. } if limit > MAX_PERMITS => {
@@ -124,7 +124,7 @@ impl Plan {
             }
             Parameters::Concurrency { limit, hold: Some(lifetime) } => {
                 let numbers = numbers::pack(&[limit, lifetime.div_ceil(1_000)]);
-                (Kind::Permits, numbers, "p16".into(), Layout::Log { lifetime, permits: true })
+                (ScriptKind::Permits, numbers, "p16".into(), ValueLayout::Log { lifetime, permits: true })
             }
             _ => return Err(PlanError::Unknown),
         };
@@ -148,7 +148,7 @@ impl Plan {
     /// bucket's units have no time, so it includes the bucket's rate.
     pub(crate) fn place(&self) -> [u8; 8] {
         let mut place = sha1_smol::Sha1::from(&self.shape);
-        if matches!(self.layout, Layout::Bucket { .. }) {
+        if matches!(self.layout, ValueLayout::Bucket { .. }) {
             place.update(&self.numbers);
         }
         place.digest().bytes().first_chunk().copied().unwrap_or_default()
@@ -158,7 +158,7 @@ impl Plan {
     #[must_use]
     pub const fn hold(&self) -> Option<Nanos> {
         match self.layout {
-            Layout::Log { lifetime, permits: true } => Some(Nanos::new(lifetime)),
+            ValueLayout::Log { lifetime, permits: true } => Some(Nanos::new(lifetime)),
             _ => None,
         }
     }
@@ -167,7 +167,7 @@ impl Plan {
     #[cfg(feature = "servers")]
     #[doc(hidden)]
     pub const fn is_log(&self) -> bool {
-        matches!(self.layout, Layout::Log { .. })
+        matches!(self.layout, ValueLayout::Log { .. })
     }
 
     /// The numbers for the scripts that charge what was used.
@@ -186,7 +186,7 @@ impl Plan {
 
     #[doc(hidden)]
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> ScriptKind {
         self.kind
     }
 
@@ -230,7 +230,7 @@ impl Plan {
         costs: &[u64],
         mut answer: impl FnMut(usize, Decision, Nanos),
     ) -> Option<()> {
-        if let Layout::Log { lifetime, permits } = self.layout {
+        if let ValueLayout::Log { lifetime, permits } = self.layout {
             let answers = before?.chunks_exact(state::ANSWER);
             if answers.len() != costs.len() {
                 return None;
@@ -255,8 +255,8 @@ impl Plan {
     }
 }
 
-const fn window_of(limit: u64) -> Layout {
-    Layout::Window { count_bytes: if limit <= u32::MAX as u64 { 4 } else { 7 } }
+const fn window_of(limit: u64) -> ValueLayout {
+    ValueLayout::Window { count_bytes: if limit <= u32::MAX as u64 { 4 } else { 7 } }
 }
 
 /// Microseconds in the largest unit that divides them, kept short because every key contains the name.

@@ -1,6 +1,6 @@
 //! Numbers for Lua, which has only doubles. None exceeds 2⁵³, so none is rounded.
 
-use super::Layout;
+use super::ValueLayout;
 
 /// Packs six numbers for `struct.unpack('<dddddd')`; missing ones are zero.
 pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
@@ -18,7 +18,7 @@ pub(super) fn with_edges(numbers: &[u8], edges: [u64; 3]) -> Vec<u8> {
 ///
 /// Spans are whole microseconds and a fraction in `1 / (1000 × parts)` of one, which is exact for every rate. The fraction's
 /// unit is at least 2⁻⁴² µs, and spans are at most 73 years.
-pub(super) fn bucket(limit: u64, step: u64, parts: u64, bound: u128) -> (Vec<u8>, Layout) {
+pub(super) fn bucket(limit: u64, step: u64, parts: u64, bound: u128) -> (Vec<u8>, ValueLayout) {
     let scale = 1_000 * parts;
     let part = |ticks: u128| (ticks % u128::from(scale)) as u64;
     let whole = |ticks: u128| (ticks / u128::from(scale)) as u64;
@@ -29,7 +29,7 @@ pub(super) fn bucket(limit: u64, step: u64, parts: u64, bound: u128) -> (Vec<u8>
         _ if scale <= 1 << 40 => 5,
         _ => 6,
     };
-    (numbers, Layout::Bucket { part_bytes, parts })
+    (numbers, ValueLayout::Bucket { part_bytes, parts })
 }
 
 /// The longest debt of a bucket in `tidegate-core`, in nanoseconds.

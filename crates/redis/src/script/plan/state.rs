@@ -2,7 +2,7 @@
 
 use tidegate_core::{Algorithm, Decision, DenialReason, MAX_LIMIT, Nanos, Standing};
 
-use super::{Layout, Plan};
+use super::{Plan, ValueLayout};
 
 /// The length of one answer of `log.lua`.
 pub(super) const ANSWER: usize = 29;
@@ -25,7 +25,7 @@ impl Plan {
         let (start, rest) = value.split_at_checked(7)?;
         let start = number(start);
         match self.layout {
-            Layout::Window { count_bytes } if rest.len() == count_bytes => {
+            ValueLayout::Window { count_bytes } if rest.len() == count_bytes => {
                 // A full count of four bytes that is above the limit stands for any number.
                 let count = match number(rest) {
                     0xFFFF_FFFF if self.policy.limit() < 0xFFFF_FFFF => MAX_LIMIT + 1,
@@ -33,7 +33,7 @@ impl Plan {
                 };
                 words.copy_from_slice(&[nanos(start), count]);
             }
-            Layout::Counter { count_bytes } if rest.len() == 2 * count_bytes => {
+            ValueLayout::Counter { count_bytes } if rest.len() == 2 * count_bytes => {
                 let (previous, current) = rest.split_at(count_bytes);
                 // A full count of two bytes stands for any number.
                 let count = |bytes| match number(bytes) {
@@ -42,7 +42,7 @@ impl Plan {
                 };
                 words.copy_from_slice(&[nanos(start), count(previous) << 32 | count(current)]);
             }
-            Layout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
+            ValueLayout::Slots { slot, count_bytes, span } if rest.len() == (span + 1) * count_bytes => {
                 // Skips the sum. Oldest first, as they were recorded. The newest one sets the time even if it is empty.
                 for (at, count) in rest[count_bytes..].chunks_exact(count_bytes).enumerate().rev() {
                     let count = number(count);
@@ -54,8 +54,8 @@ impl Plan {
                     }
                 }
             }
-            Layout::Bucket { part_bytes: 0, .. } if rest.is_empty() => words[0] = nanos(start),
-            Layout::Bucket { part_bytes, parts } if rest.len() == part_bytes => {
+            ValueLayout::Bucket { part_bytes: 0, .. } if rest.is_empty() => words[0] = nanos(start),
+            ValueLayout::Bucket { part_bytes, parts } if rest.len() == part_bytes => {
                 let (start, part) = match (start, number(rest)) {
                     (start, part) if part < 1_000 * parts => (start, part),
                     // Another rate wrote it: its fraction of a microsecond is in another unit, and is rounded up.

@@ -11,7 +11,7 @@ use super::rules_file::parsing;
 use crate::{
     control::{
         ControlPlane,
-        flow::{AppSummary, PushError, Report, ReportError, ResourceSummary},
+        flow::{AppSummary, ProgramReport, PushError, ReportError, ResourceSummary},
     },
     edges::http::{
         answer, ask,
@@ -48,7 +48,7 @@ pub(super) async fn report(
     caller: &Caller<'_>,
     request: Request<Incoming>,
 ) -> Answered {
-    let report = ask::read::<Report>(&body(request).await?)?;
+    let report = ask::read::<ProgramReport>(&body(request).await?)?;
     permit(caller, &report.app)?;
     let flow = &control.flow;
     let rules = flow.pushed.newer(&report.app, report.version.as_deref());

@@ -29,7 +29,7 @@ pub(crate) use hours::Hours;
 pub(crate) use limits::{KnownLimits, Limits};
 pub use pushed::PushError;
 pub(crate) use pushed::Pushed;
-pub(crate) use report::{Own, Report, Rules};
+pub(crate) use report::{OwnRules, ProgramReport, Rules};
 pub(crate) use sentinel::{Dashboard, Programs, serve_dashboard};
 pub(crate) use summary::{AppSummary, InstanceSummary, ResourceSummary};
 
@@ -100,7 +100,7 @@ pub(crate) fn is_name(name: &str) -> bool {
 
 impl Reports {
     /// Takes a report. Returns whether the program's own rules are unknown.
-    pub fn take(&self, mut report: Report, now: Nanos) -> Result<bool, ReportError> {
+    pub fn take(&self, mut report: ProgramReport, now: Nanos) -> Result<bool, ReportError> {
         for (what, name) in [("app", &report.app), ("instance", &report.instance)] {
             if !is_name(name) {
                 return Err(ReportError::Name(what));

@@ -26,7 +26,7 @@ const MAX_COUNT: u64 = 1 << 40;
 
 /// The report that a program sends each second. Unknown fields are those of a newer program.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct ProgramReport {
     pub app: String,
     pub instance: String,
     /// The current second of the program's clock, which need not be the server's.
@@ -39,13 +39,13 @@ pub(crate) struct Report {
     #[serde(default)]
     pub left_out: usize,
     /// The rules in force, if the program sends them.
-    pub own: Option<Own>,
-    pub resources: Vec<Told>,
+    pub own: Option<OwnRules>,
+    pub resources: Vec<ResourceReport>,
 }
 
 /// The rules that a program has, as YAML.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-pub(crate) struct Own {
+pub(crate) struct OwnRules {
     #[serde(deserialize_with = "shared")]
     pub text: Arc<str>,
     /// The parts of its rules that YAML cannot express.
@@ -59,7 +59,7 @@ fn shared<'de, D: Deserializer<'de>>(text: D) -> Result<Arc<str>, D::Error> {
 
 /// The part about one resource.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct ResourceReport {
     pub name: String,
     pub in_flight: u64,
     /// Each as second since 1970, pass, block, exception, completed, response times in microseconds, most in flight.
@@ -72,13 +72,13 @@ pub(crate) struct Told {
     #[serde(default)]
     pub blocked: Vec<(String, u64)>,
     #[serde(default)]
-    pub origins: Vec<Part>,
+    pub origins: Vec<StreamPart>,
     #[serde(default)]
-    pub contexts: Vec<Part>,
+    pub contexts: Vec<StreamPart>,
 }
 
 /// A part of a resource's traffic by name: what passed and was blocked in the last second and is in flight.
-pub(crate) type Part = (String, [u64; 3]);
+pub(crate) type StreamPart = (String, [u64; 3]);
 
 /// Rules that were pushed, as the answer to a report has them.
 #[derive(Clone, Debug, Serialize)]
@@ -96,7 +96,7 @@ pub(super) struct Instance {
     pub version: Option<String>,
     pub rejected: Option<String>,
     pub left_out: usize,
-    pub own: Option<Own>,
+    pub own: Option<OwnRules>,
     pub resources: BTreeMap<String, Resource>,
 }
 
@@ -113,14 +113,14 @@ pub(super) struct Resource {
     pub breakers: Vec<(String, String)>,
     pub adaptive: Vec<(String, u64)>,
     pub blocked: Vec<(String, u64)>,
-    pub origins: Vec<Part>,
-    pub contexts: Vec<Part>,
+    pub origins: Vec<StreamPart>,
+    pub contexts: Vec<StreamPart>,
 }
 
 impl Instance {
     /// Takes a report in, with at most `room` resources.
-    pub fn take(&mut self, report: Report, room: usize, now: Nanos) {
-        let Report { version, rejected, left_out, own, resources, now: its, .. } = report;
+    pub fn take(&mut self, report: ProgramReport, room: usize, now: Nanos) {
+        let ProgramReport { version, rejected, left_out, own, resources, now: its, .. } = report;
         self.seen = self.seen.max(now);
         let ahead = i128::from(now.get() / 1_000_000_000) - i128::from(its);
         // How long a report was under way differs. A second must keep its place.
@@ -129,7 +129,7 @@ impl Instance {
         }
         self.version = version.map(|text| short(&text, MAX_LABEL));
         self.rejected = rejected.map(|text| short(&text, MAX_ERROR));
-        self.own = own.map(Own::bounded).or(self.own.take());
+        self.own = own.map(OwnRules::bounded).or(self.own.take());
         // Each report lists all resources of the program; one that is missing is gone.
         let mut before = std::mem::take(&mut self.resources);
         let all = resources.len();
@@ -144,7 +144,7 @@ impl Instance {
     }
 }
 
-impl Own {
+impl OwnRules {
     fn bounded(self) -> Self {
         let left_out = self.left_out.iter().take(MAX_RULES).map(|why| short(why, MAX_ERROR));
         if self.text.len() <= MAX_OWN {
@@ -156,7 +156,7 @@ impl Own {
 }
 
 impl Resource {
-    fn take(&mut self, told: &Told, now: u64, ahead: i128) {
+    fn take(&mut self, told: &ResourceReport, now: u64, ahead: i128) {
         self.in_flight = told.in_flight.min(MAX_COUNT);
         let at_most = |count: u64| count.min(MAX_COUNT);
         self.blocked = bounded(&told.blocked, at_most);

@@ -6,7 +6,7 @@ use tidegate_core::Nanos;
 
 use super::{
     GONE,
-    report::{HOUR, Instance, MINUTE, Own, Part},
+    report::{HOUR, Instance, MINUTE, OwnRules, StreamPart},
 };
 
 /// The number of seconds over which rates are averaged.
@@ -30,7 +30,7 @@ pub(crate) struct InstanceSummary {
     pub rejected: Option<String>,
     pub left_out: usize,
     /// The rules that it reported.
-    pub own: Option<Own>,
+    pub own: Option<OwnRules>,
 }
 
 /// A resource of all instances that are there.
@@ -50,7 +50,7 @@ pub(crate) struct ResourceSummary {
     pub origins: BTreeMap<String, [u64; 3]>,
     pub contexts: BTreeMap<String, [u64; 3]>,
     /// By instance: passed and blocked in its newest second, and in flight.
-    pub instances: Vec<Part>,
+    pub instances: Vec<StreamPart>,
     by_second: BTreeMap<u64, [u64; 6]>,
     by_minute: BTreeMap<u64, [u64; 2]>,
 }
@@ -136,8 +136,8 @@ impl AppSummary {
 
 impl AppSummary {
     /// The rules that the instances reported, those of most of them first.
-    pub fn own(&self) -> Vec<(&Own, usize)> {
-        let mut own: Vec<(&Own, usize)> = Vec::new();
+    pub fn own(&self) -> Vec<(&OwnRules, usize)> {
+        let mut own: Vec<(&OwnRules, usize)> = Vec::new();
         for rules in self.instances.iter().filter(|one| !one.is_gone).filter_map(|one| one.own.as_ref()) {
             match own.iter_mut().find(|(known, _)| *known == rules) {
                 Some((_, count)) => *count += 1,

@@ -24,7 +24,7 @@ use crate::{
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The part to render.
-enum Part {
+enum LivePart {
     Overview { view: overview::View, viewer: Viewer },
     Limit { name: String, viewer: Viewer },
     Flow { app: String },
@@ -32,7 +32,7 @@ enum Part {
     Servers,
 }
 
-impl Part {
+impl LivePart {
     async fn render(&self, control: &ControlPlane) -> Result<Markup, Missing> {
         match self {
             Self::Overview { view, viewer } => Ok(overview::changing(&control.app, view, *viewer)),
@@ -46,12 +46,12 @@ impl Part {
 
 pub(super) fn answer(control: Arc<ControlPlane>, uri: &Uri, viewer: Viewer) -> Response<Body> {
     let part = match query::texts(uri, ["name", "app", "servers", "resource", "q", "sort", "page"]) {
-        Ok([_, _, Some(_), ..]) => Part::Servers,
-        Ok([_, Some(app), _, Some(resource), ..]) => Part::Resource { app, resource },
-        Ok([_, Some(app), ..]) => Part::Flow { app },
-        Ok([Some(name), ..]) => Part::Limit { name, viewer },
+        Ok([_, _, Some(_), ..]) => LivePart::Servers,
+        Ok([_, Some(app), _, Some(resource), ..]) => LivePart::Resource { app, resource },
+        Ok([_, Some(app), ..]) => LivePart::Flow { app },
+        Ok([Some(name), ..]) => LivePart::Limit { name, viewer },
         Ok(_) => match overview::View::of(uri) {
-            Ok(view) => Part::Overview { view, viewer },
+            Ok(view) => LivePart::Overview { view, viewer },
             Err(missing) => return page(Err(missing)),
         },
         Err(error) => return page(Err(error.into())),
@@ -63,7 +63,7 @@ pub(super) fn answer(control: Arc<ControlPlane>, uri: &Uri, viewer: Viewer) -> R
 
 struct Going {
     control: Arc<ControlPlane>,
-    part: Part,
+    part: LivePart,
     ticks: Interval,
     /// The number of the access file under which the client was let in.
     access: u64,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Descriptors, counts::NAMES};
-use crate::observe::metrics::{Kind, Sink};
+use crate::observe::metrics::{MetricKind, Sink};
 
 pub(in crate::decide) fn tell(sink: &mut dyn Sink, descriptors: &Descriptors) -> fmt::Result {
     let read: Vec<_> = descriptors.counted().collect();
@@ -11,7 +11,7 @@ pub(in crate::decide) fn tell(sink: &mut dyn Sink, descriptors: &Descriptors) ->
         let values = read
             .iter()
             .map(|(domain, path, counts)| ([("domain", *domain), ("rule", path.as_str())], counts[at]));
-        sink.labelled(&format!("envoy_{name}"), help, Kind::Counter, values)?;
+        sink.labelled(&format!("envoy_{name}"), help, MetricKind::Counter, values)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use tonic::Code;
 
 use super::{DescriptorService, counts::NAMES};
-use crate::observe::metrics::{Events, GrpcStats, Kind, Labels, Sink, Source, read};
+use crate::observe::metrics::{Events, GrpcStats, Labels, MetricKind, MetricSource, Sink, read};
 
 /// Rules with longer names are left out, so that each line fits into a datagram.
 const MAX_NAME: usize = 1_024;
@@ -97,7 +97,7 @@ fn mapped(name: &str) -> Option<(String, Vec<(&'static str, &str)>)> {
     Some((name.replace('.', "_"), Vec::new()))
 }
 
-impl Source for Reference {
+impl MetricSource for Reference {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let all = self.read();
         let mut families: BTreeMap<String, BTreeMap<_, u64>> = BTreeMap::new();
@@ -108,7 +108,7 @@ impl Source for Reference {
         }
         for (family, values) in &families {
             let values: Vec<_> = values.iter().map(|(labels, count)| (&labels[..], *count)).collect();
-            sink.family(family, "As in envoyproxy/ratelimit", Kind::Bare, &values)?;
+            sink.family(family, "As in envoyproxy/ratelimit", MetricKind::Bare, &values)?;
         }
         let help = "As in envoyproxy/ratelimit";
         sink.histogram("ratelimit_service_response_time_seconds", help, &[(METHOD, self.grpc.latency.read())])

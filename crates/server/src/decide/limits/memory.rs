@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError, algorithm::TokenBucket};
 use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError, Until};
 
-use super::runtime_overrides::{Inner, RuntimeOverride, RuntimeOverrides};
+use super::runtime_overrides::{QuotasByKey, RuntimeOverride, RuntimeOverrides};
 use crate::{
     decide::thresholds::Thresholds,
     decide::{
@@ -190,7 +190,7 @@ impl Memory {
         }
     }
 
-    fn end(&self, operators: &mut Inner, key: &str, now: Nanos) -> Result<bool, OverrideError> {
+    fn end(&self, operators: &mut QuotasByKey, key: &str, now: Nanos) -> Result<bool, OverrideError> {
         if !operators.keys.contains_key(key) {
             return Ok(false);
         }

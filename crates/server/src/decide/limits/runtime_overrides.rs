@@ -28,10 +28,10 @@ pub struct RuntimeOverride {
 pub(super) struct RuntimeOverrides {
     /// Whether there are any. Without one, no reader takes the lock.
     any: AtomicBool,
-    inner: Mutex<Inner>,
+    inner: Mutex<QuotasByKey>,
 }
 
-pub(super) struct Inner {
+pub(super) struct QuotasByKey {
     /// The limit's policy, which says what a quota means.
     pub general: PolicySpec,
     pub by_rules: BTreeMap<String, PolicySpec>,
@@ -42,7 +42,7 @@ impl RuntimeOverrides {
     /// None yet.
     pub fn new(spec: &LimitSpec) -> Self {
         let (general, by_rules, keys) = (spec.policy.clone(), BTreeMap::new(), BTreeMap::new());
-        Self { any: AtomicBool::new(false), inner: Mutex::new(Inner { general, by_rules, keys }) }
+        Self { any: AtomicBool::new(false), inner: Mutex::new(QuotasByKey { general, by_rules, keys }) }
     }
 
     /// Locks them for a change of a quota or of the rules.
@@ -72,7 +72,7 @@ impl RuntimeOverrides {
 /// The locked overrides.
 pub(super) struct Changing<'a> {
     any: &'a AtomicBool,
-    pub inner: MutexGuard<'a, Inner>,
+    pub inner: MutexGuard<'a, QuotasByKey>,
 }
 
 impl Drop for Changing<'_> {

@@ -1,7 +1,7 @@
 //! Reservations as bytes, in cells of one size, so that a million take little memory.
 //!
 //! A record is its id, the time when it is due, a byte with its status and the number of its parts, its time to live and its parts. A part is
-//! the number of its [source](Source), its key unless the part before has the same one, and for each estimate the cost, the time, and (after
+//! the number of its [source](EstimateSource), its key unless the part before has the same one, and for each estimate the cost, the time, and (after
 //! the first) the source. The usual part has one estimate, taken when the reservation was made: only its cost is written. Numbers are
 //! [written](number) in as few bytes as they need. A record that fits into one cell has all of it. The first cell of a longer one ends with
 //! the number of the second cell.
@@ -210,7 +210,7 @@ fn encode<L: AsRef<str>, K: AsRef<[u8]>>(
     bytes
 }
 
-fn decode<'s>(bytes: &[u8], mut source: impl FnMut(usize) -> &'s Source) -> (Id, Reservation) {
+fn decode<'s>(bytes: &[u8], mut source: impl FnMut(usize) -> &'s EstimateSource) -> (Id, Reservation) {
     let flags = bytes[FLAGS];
     let mut rest = Rest(&bytes[FLAGS + 1..]);
     let ttl = rest.number() * if flags & WHOLE == 0 { 1 } else { 1_000_000 };
@@ -225,7 +225,7 @@ fn decode<'s>(bytes: &[u8], mut source: impl FnMut(usize) -> &'s Source) -> (Id,
     for _ in 0..flags >> PARTS {
         let first = rest.number();
         let (number, is_usual) = (first >> 1, first & 1 == 1);
-        let &Source { ref limit, is_released, mut place } = source(number as usize);
+        let &EstimateSource { ref limit, is_released, mut place } = source(number as usize);
         let key = match (rest.number(), of.parts.last()) {
             (0, Some(before)) => before.key.clone(),
             (length, _) => rest.bytes(length.saturating_sub(1) as usize).into(),
@@ -272,7 +272,7 @@ impl<'b> Rest<'b> {
 
 /// What many estimates have in common: a limit, whether its units go back on expiry, and their place.
 #[derive(Clone)]
-struct Source {
+struct EstimateSource {
     limit: Arc<str>,
     is_released: bool,
     place: u64,
@@ -281,7 +281,7 @@ struct Source {
 /// Numbers for sources. Those that no record has any longer are forgotten when the number has doubled.
 #[derive(Clone, Default)]
 struct Sources {
-    all: Slab<(Source, u64)>,
+    all: Slab<(EstimateSource, u64)>,
     by_value: HashTable<u32>,
     hasher: RandomState,
     sweep_at: usize,
@@ -298,7 +298,7 @@ impl Sources {
         if let Some(&number) = by_value.find(hash, same) {
             return number;
         }
-        let number = all.insert((Source { limit: limit.into(), is_released, place }, hash)) as u32;
+        let number = all.insert((EstimateSource { limit: limit.into(), is_released, place }, hash)) as u32;
         by_value.insert_unique(hash, number, |&number| all[number as usize].1);
         number
     }

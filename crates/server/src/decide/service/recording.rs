@@ -8,7 +8,7 @@ use super::{Refusal, Service};
 use crate::observe::{
     heavy::Top,
     history::Step,
-    trace::{RecordedLimit, Recording, Taken, Trace},
+    trace::{RecordedLimit, Recording, Trace, TraceCopy},
 };
 
 impl Service {
@@ -24,7 +24,7 @@ impl Service {
     ) -> Result<Recording, Refusal> {
         let trace = self.trace().ok_or(Refusal::NoTrace)?;
         let until = self.now();
-        let Taken { from, mut fresh, mut events, limits } = trace.take();
+        let TraceCopy { from, mut fresh, mut events, limits } = trace.take();
         let begin = span.map_or(0, |span| until.saturating_since(span).get());
         if begin > from {
             fresh = false;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tidegate_redis::{Health, Store, StoreError};
 
-use crate::observe::metrics::{Kind, Sink};
+use crate::observe::metrics::{MetricKind, Sink};
 
 pub(in crate::decide) fn tell(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
     let stats = store.stats();
@@ -28,13 +28,18 @@ pub(in crate::decide) fn tell(sink: &mut dyn Sink, store: &Store) -> fmt::Result
     ];
     let decisions = decisions.map(|(by, count)| ([("by", by)], count));
     let help = "Decisions on shared limits by their source";
-    sink.labelled("shared_store_decisions", help, Kind::Counter, decisions)?;
+    sink.labelled("shared_store_decisions", help, MetricKind::Counter, decisions)?;
     let outages = [([("event", "down")], stats.opened), ([("event", "back")], stats.closed)];
     let help = "Times that the store went down and came up again";
-    sink.labelled("shared_store_outages", help, Kind::Counter, outages)?;
+    sink.labelled("shared_store_outages", help, MetricKind::Counter, outages)?;
     let errors = StoreError::NAMES.into_iter().zip(stats.errors);
     let errors = errors.map(|(error, count)| ([("error", error)], count));
-    sink.labelled("shared_store_errors", "Errors of requests to the store by kind", Kind::Counter, errors)?;
+    sink.labelled(
+        "shared_store_errors",
+        "Errors of requests to the store by kind",
+        MetricKind::Counter,
+        errors,
+    )?;
     sink.count("shared_store_calls", "Calls to the store; many decisions may share one", stats.calls)?;
     let help = "Scripts sent because the store did not know them";
     sink.count("shared_store_script_loads", help, stats.script_loads)?;

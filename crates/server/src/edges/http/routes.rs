@@ -26,7 +26,7 @@ use super::{
     permit::{Caller, permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates, shown},
     problem::{Answered, Problem},
     reserve,
-    table::{Endpoint, Found, Plane, ROUTES, Route, find},
+    table::{Endpoint, FoundRoute, Plane, ROUTES, Route, find},
 };
 use crate::decide::service::{self, Act, Readiness, health_name};
 
@@ -75,11 +75,11 @@ impl Paths {
     pub async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let (method, path) = (request.method(), request.uri().path());
         match find(self.plane, method, path).or_else(|| self.find_metrics(method, path)) {
-            Some(Found::Route(route)) if request.method() == Method::HEAD => {
+            Some(FoundRoute::Route(route)) if request.method() == Method::HEAD => {
                 without_body(self.answer_route(route, request).await)
             }
-            Some(Found::Route(route)) => self.answer_route(route, request).await,
-            Some(Found::OtherMethod(allowed)) => {
+            Some(FoundRoute::Route(route)) => self.answer_route(route, request).await,
+            Some(FoundRoute::OtherMethod(allowed)) => {
                 wrong_method(&self.app, request.method(), request.uri().path(), allowed)
             }
             None => match Box::pin(self.pages.call(request.map(Body::new))).await {
@@ -90,7 +90,7 @@ impl Paths {
     }
 
     /// The metrics at their other path.
-    fn find_metrics(&self, method: &Method, path: &str) -> Option<Found> {
+    fn find_metrics(&self, method: &Method, path: &str) -> Option<FoundRoute> {
         let is_it = self.plane == Plane::Admin && self.app.metrics_path.as_deref() == Some(path);
         is_it.then(|| find(self.plane, method, "/metrics")).flatten()
     }

@@ -14,7 +14,7 @@ use tidegate_core::Nanos;
 use super::table::{ROUTES, Route};
 use crate::observe::{
     latency::{self, Latency},
-    metrics::{Kind, Labels, Sink, Source, read},
+    metrics::{Labels, MetricKind, MetricSource, Sink, read},
 };
 
 /// The requests of both HTTP listeners. Relaxed throughout: a scrape needs no exact moment.
@@ -75,7 +75,7 @@ impl HttpStats {
     }
 }
 
-impl Source for HttpStats {
+impl MetricSource for HttpStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         let rare = self.rare.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let usual = ROUTES.iter().flat_map(|route| {
@@ -90,7 +90,7 @@ impl Source for HttpStats {
         let values = counts
             .iter()
             .map(|(path, status, count)| ([("route", *path), ("status", status.as_str())], *count));
-        sink.labelled("http_requests", "HTTP requests by route and status", Kind::Counter, values)?;
+        sink.labelled("http_requests", "HTTP requests by route and status", MetricKind::Counter, values)?;
 
         let labels: Vec<_> = ROUTES.iter().map(|route| [("route", route.path)]).collect();
         let read = |route: &Route| self.routes[route.endpoint as usize].latency.read();

@@ -217,21 +217,21 @@ pub const ROUTES: &[Route] = &[
 
 /// The result of a look-up in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FoundRoute {
     Route(&'static Route),
     /// The path is there for this other method.
     OtherMethod(&'static str),
 }
 
 /// The route of a path; `None` if the listener does not serve it. A path for GET also answers HEAD.
-pub(super) fn find(plane: Plane, method: &Method, path: &str) -> Option<Found> {
+pub(super) fn find(plane: Plane, method: &Method, path: &str) -> Option<FoundRoute> {
     let method = if method == Method::HEAD { "GET" } else { method.as_str() };
     let mut allowed = None;
     for route in ROUTES.iter().filter(|route| route.has(path) && route.is_on(plane)) {
         if route.method == method {
-            return Some(Found::Route(route));
+            return Some(FoundRoute::Route(route));
         }
-        allowed = Some(Found::OtherMethod(route.method));
+        allowed = Some(FoundRoute::OtherMethod(route.method));
     }
     allowed
 }

@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{
     TokenServer,
-    frames::{Answer, Asks, Reader, Request, Status, put_pong, put_tokens},
+    frames::{Answer, Asks, Reader, Status, TokenRequest, put_pong, put_tokens},
     namespaces::Member,
     tokens::Question,
 };
@@ -36,7 +36,7 @@ pub(super) struct Connection<'a> {
 }
 
 /// A request, its answer, and when it was read.
-type Answered = (Request, Answer, Nanos);
+type Answered = (TokenRequest, Answer, Nanos);
 
 impl<'a> Connection<'a> {
     pub fn new(server: &'a TokenServer, calls: Arc<Calls>, peer: IpAddr) -> Self {
@@ -99,10 +99,10 @@ impl<'a> Connection<'a> {
     /// Answers a request, or returns what only the store can decide.
     fn begin(
         &mut self,
-        mut request: Request,
+        mut request: TokenRequest,
         rights: Option<&Rights>,
         now: Nanos,
-    ) -> Option<(Request, Question)> {
+    ) -> Option<(TokenRequest, Question)> {
         let (asks, server) = (std::mem::replace(&mut request.asks, Asks::Bad), self.server);
         match asks {
             Asks::Ping(Some(namespace)) => {

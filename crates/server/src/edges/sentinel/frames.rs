@@ -27,7 +27,7 @@ pub(crate) enum Status {
 
 /// A request.
 #[derive(Debug, PartialEq)]
-pub(super) struct Request {
+pub(super) struct TokenRequest {
     pub xid: i32,
     /// The type, as it was sent.
     pub code: i8,
@@ -63,7 +63,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// The next request; `None` if its end has not come yet.
-    pub fn next(&mut self, input: &mut BytesMut) -> Option<Request> {
+    pub fn next(&mut self, input: &mut BytesMut) -> Option<TokenRequest> {
         loop {
             let skipped = self.to_skip.min(input.len());
             input.advance(skipped);
@@ -86,7 +86,7 @@ impl Reader {
                     2 => params(frame).unwrap_or(Asks::Bad),
                     _ => Asks::Unknown,
                 };
-                Request { xid, code, asks }
+                TokenRequest { xid, code, asks }
             });
             input.advance(length);
             if request.is_some() {
@@ -146,20 +146,20 @@ fn value(data: &mut &[u8]) -> Option<Vec<u8>> {
 
 /// Appends the response to a PING: the connections of its namespace. Without them, it is that to a PING that names none, and to a
 /// request of an unknown type.
-pub(super) fn put_pong(output: &mut Vec<u8>, request: &Request, connections: Option<usize>) {
+pub(super) fn put_pong(output: &mut Vec<u8>, request: &TokenRequest, connections: Option<usize>) {
     let Some(connections) = connections else { return put_head(output, request, Status::Fail, 0) };
     put_head(output, request, Status::Ok, 4);
     output.put_i32(i32::try_from(connections).unwrap_or(i32::MAX));
 }
 
 /// Appends the response to a request for tokens.
-pub(super) fn put_tokens(output: &mut Vec<u8>, request: &Request, answer: Answer) {
+pub(super) fn put_tokens(output: &mut Vec<u8>, request: &TokenRequest, answer: Answer) {
     put_head(output, request, answer.status, 8);
     output.put_i32(answer.remaining);
     output.put_i32(answer.wait_ms);
 }
 
-fn put_head(output: &mut Vec<u8>, request: &Request, status: Status, data: u16) {
+fn put_head(output: &mut Vec<u8>, request: &TokenRequest, status: Status, data: u16) {
     output.put_u16(6 + data);
     output.put_i32(request.xid);
     output.put_i8(request.code);

@@ -34,19 +34,19 @@ pub(super) struct Tokens {
     pub namespaces: Arc<Namespaces>,
     /// The requests of each namespace in a second.
     allowed: KeyedLimiter<()>,
-    table: ArcSwapOption<Table>,
+    table: ArcSwapOption<TokenTable>,
 }
 
 /// The rules by their ids.
-struct Table {
+struct TokenTable {
     of: Weak<InForce>,
     /// By the id, and whether the rule counts values. The hash is fast but not safe against chosen collisions, because the
     /// operator chooses the ids.
-    rules: RapidHashMap<(i64, bool), Arc<Rule>>,
+    rules: RapidHashMap<(i64, bool), Arc<RuleInForce>>,
 }
 
 /// A rule in force.
-struct Rule {
+struct RuleInForce {
     token: TokenRule,
     limit: Arc<Limit>,
     /// Until when prioritized requests have taken what there will be. A request that takes from the slot after this one holds
@@ -58,7 +58,7 @@ struct Rule {
 
 /// A request that a rule decides.
 pub(super) struct Question {
-    rule: Arc<Rule>,
+    rule: Arc<RuleInForce>,
     count: u64,
     is_prioritized: bool,
     /// Empty for a rule without values.
@@ -106,27 +106,27 @@ impl Tokens {
     }
 
     /// The rules in force.
-    fn table(&self) -> Arc<Table> {
+    fn table(&self) -> Arc<TokenTable> {
         let in_force = self.service.in_force();
         let known = self.table.load_full();
         if let Some(known) = known.as_ref().filter(|known| known.of.as_ptr() == Arc::as_ptr(&in_force)) {
             return Arc::clone(known);
         }
         // Several threads may do this at once, with the same result.
-        let table = Arc::new(Table::new(&in_force, known.as_deref()));
+        let table = Arc::new(TokenTable::new(&in_force, known.as_deref()));
         self.table.store(Some(Arc::clone(&table)));
         table
     }
 }
 
-impl Table {
+impl TokenTable {
     fn new(in_force: &Arc<InForce>, before: Option<&Self>) -> Self {
         let rule = |token: &TokenRule| {
             let limit = Arc::clone(in_force.limits.limit(token.limit.as_bytes())?);
             let id = (token.flow_id, token.is_of_values);
             let known = before.and_then(|before| before.rules.get(&id));
             let taken_ahead = known.map_or_else(Arc::default, |known| Arc::clone(&known.taken_ahead));
-            let rule = Rule { token: token.clone(), limit, taken_ahead, by_units: Mutex::default() };
+            let rule = RuleInForce { token: token.clone(), limit, taken_ahead, by_units: Mutex::default() };
             Some((id, Arc::new(rule)))
         };
         Self { of: Arc::downgrade(in_force), rules: in_force.tokens.iter().filter_map(rule).collect() }

@@ -131,7 +131,7 @@ impl Rights {
 
 /// One client of the access file.
 #[derive(Clone, Debug)]
-struct Entry {
+struct AccessEntry {
     rights: Arc<Rights>,
     tokens: Vec<Digest>,
     /// DNS names or URIs in a client certificate.
@@ -143,14 +143,14 @@ struct Entry {
 /// The contents of the access file.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    entries: Vec<Entry>,
+    entries: Vec<AccessEntry>,
     /// The entry of each token and of each name in certificates. No two entries share one.
     by_token: HashMap<Stored, usize>,
     by_certificate: HashMap<Box<str>, usize>,
 }
 
 impl Known {
-    fn new(entries: Vec<Entry>) -> Self {
+    fn new(entries: Vec<AccessEntry>) -> Self {
         let (mut by_token, mut by_certificate) = (HashMap::new(), HashMap::new());
         for (at, entry) in entries.iter().enumerate() {
             by_token.extend(entry.tokens.iter().map(|token| (Stored(*token), at)));
@@ -173,7 +173,7 @@ impl Known {
 
     fn of_address(&self, address: IpAddr) -> Option<Arc<Rights>> {
         let address = address.to_canonical();
-        let has = |entry: &&Entry| entry.addresses.iter().any(|known| known.contains(&address));
+        let has = |entry: &&AccessEntry| entry.addresses.iter().any(|known| known.contains(&address));
         self.entries.iter().find(has).map(|entry| Arc::clone(&entry.rights))
     }
 }
@@ -227,7 +227,7 @@ pub struct Client {
     pub addresses: usize,
 }
 
-impl Entry {
+impl AccessEntry {
     /// A client with a certificate of this name, which may do what every certificate allows without a file.
     fn with_certificate(name: &str) -> Self {
         let rights = Rights::new(name, &[Role::Decide], Box::default());
@@ -259,7 +259,7 @@ pub fn check(path: &std::path::Path) -> Option<Result<Vec<Client>, RulesError>> 
     if !parse::is_access(&text) {
         return None;
     }
-    Some(load(path).map(|known| known.entries.iter().map(Entry::shown).collect()))
+    Some(load(path).map(|known| known.entries.iter().map(AccessEntry::shown).collect()))
 }
 
 /// The access file in force.
@@ -308,7 +308,7 @@ impl Access {
     ) -> Result<Self, RulesError> {
         let known = match (&path, name) {
             (Some(path), _) => load(path)?,
-            (None, name) => Known::new(name.map(Entry::with_certificate).into_iter().collect()),
+            (None, name) => Known::new(name.map(AccessEntry::with_certificate).into_iter().collect()),
         };
         let is_listing = path.is_some() || name.is_some();
         let (known, generation) = (ArcSwap::from_pointee(known), AtomicU64::new(0));

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use ipnet::IpNet;
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, parse as parse_yaml};
 
-use super::{Digest, Entry, Known, Rights, Role};
+use super::{AccessEntry, Digest, Known, Rights, Role};
 
 /// The maximum length of a client's name.
 const MAX_NAME: usize = 64;
@@ -38,26 +38,26 @@ pub(super) fn is_access(text: &str) -> bool {
     }
 }
 
-fn read(root: &Node, complaints: &Complaints) -> Option<Vec<Entry>> {
+fn read(root: &Node, complaints: &Complaints) -> Option<Vec<AccessEntry>> {
     let fields = Fields::open(root, "the file", &["access"], complaints)?;
     let node = fields.get("access")?;
     let Kind::Sequence(items) = &node.kind else {
         fields.refuse("access", node, "write a list of clients");
         return None;
     };
-    let mut taken = Taken::default();
+    let mut taken = TakenValues::default();
     Some(items.iter().filter_map(|item| read_entry(item, &mut taken, complaints)).collect())
 }
 
 /// Values that entries must not share.
 #[derive(Default)]
-struct Taken {
+struct TakenValues {
     names: BTreeSet<String>,
     tokens: BTreeSet<Digest>,
     certificates: BTreeSet<String>,
 }
 
-fn read_entry(node: &Node, taken: &mut Taken, complaints: &Complaints) -> Option<Entry> {
+fn read_entry(node: &Node, taken: &mut TakenValues, complaints: &Complaints) -> Option<AccessEntry> {
     let known = ["name", "roles", "limits", "tokens", "certificates", "addresses"];
     let fields = Fields::open(node, "a client", &known, complaints)?;
     let name = read_name(&fields, taken);
@@ -111,10 +111,10 @@ fn read_entry(node: &Node, taken: &mut Taken, complaints: &Complaints) -> Option
         complaints.at(fields.line(), what, "add one of them; no one can authenticate as this client");
     }
     let rights = Rights::new(&name?, &roles?, prefixes.into());
-    Some(Entry { rights: Arc::new(rights), tokens, certificates, addresses })
+    Some(AccessEntry { rights: Arc::new(rights), tokens, certificates, addresses })
 }
 
-fn read_name(fields: &Fields<'_>, taken: &mut Taken) -> Option<String> {
+fn read_name(fields: &Fields<'_>, taken: &mut TakenValues) -> Option<String> {
     let Some(node) = fields.get("name") else {
         fields.complaints().at(fields.line(), "a client has no `name`", "add one, for the log");
         return None;

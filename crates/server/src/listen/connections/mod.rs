@@ -71,7 +71,7 @@ pub(crate) struct Accepted {
 }
 
 /// An open connection, until it is dropped.
-struct Open {
+struct OpenConnection {
     stats: Arc<ConnectionStats>,
     _of_peer: Option<Peer>,
 }
@@ -120,7 +120,7 @@ impl Acceptor {
     }
 
     /// The next connection. A call that is dropped before it is ready loses none.
-    async fn next(&self) -> (Accepted, Open) {
+    async fn next(&self) -> (Accepted, OpenConnection) {
         loop {
             // One at a time: with many that come at once, those that are open are served in between.
             tokio::task::yield_now().await;
@@ -143,7 +143,7 @@ impl Acceptor {
     }
 
     /// `None` if all slots are taken, or the client has disconnected.
-    fn admit(&self, stream: Socket, peer: SocketAddr) -> Option<(Accepted, Open)> {
+    fn admit(&self, stream: Socket, peer: SocketAddr) -> Option<(Accepted, OpenConnection)> {
         let stats = &self.stats;
         let Ok(of_peer) = self.peers.enter(peer.ip()) else {
             stats.refused.fetch_add(1, Ordering::Relaxed);
@@ -173,7 +173,7 @@ impl Acceptor {
         }
         stats.accepted.fetch_add(1, Ordering::Relaxed);
         stats.open.fetch_add(1, Ordering::Relaxed);
-        let open = Open { stats: Arc::clone(stats), _of_peer: of_peer };
+        let open = OpenConnection { stats: Arc::clone(stats), _of_peer: of_peer };
         let give_up = |stream: &Socket| {
             // Unread data is dropped with the connection instead of being kept by the system.
             if let Either::Left(tcp) = stream {
@@ -185,7 +185,7 @@ impl Acceptor {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.stats.open.fetch_sub(1, Ordering::Relaxed);
     }

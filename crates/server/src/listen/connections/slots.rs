@@ -32,15 +32,15 @@ const BUSY: u64 = 0;
 /// All connections of a listener.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    regular: Mutex<Kind>,
-    spare: Mutex<Kind>,
+    regular: Mutex<SlotPool>,
+    spare: Mutex<SlotPool>,
     /// Incremented whenever a connection becomes idle, so that stamps have the order of those moments.
     stamps: AtomicU64,
 }
 
 /// The slots of one kind.
 #[derive(Debug)]
-struct Kind {
+struct SlotPool {
     most: usize,
     taken: Slab<Arc<Connection>>,
     longest_idle: LongestIdle,
@@ -75,7 +75,8 @@ pub(crate) struct Admission {
 
 impl Slots {
     pub fn new(most: usize) -> Arc<Self> {
-        let kind = |most| Mutex::new(Kind { most, taken: Slab::new(), longest_idle: LongestIdle::default() });
+        let kind =
+            |most| Mutex::new(SlotPool { most, taken: Slab::new(), longest_idle: LongestIdle::default() });
         Arc::new(Self { regular: kind(most), spare: kind(SPARE), stamps: AtomicU64::new(BUSY + 1) })
     }
 
@@ -85,7 +86,7 @@ impl Slots {
         self.admit_to(&self.regular, false).or_else(|| self.admit_to(&self.spare, true))
     }
 
-    fn admit_to(self: &Arc<Self>, kind: &Mutex<Kind>, is_spare: bool) -> Option<Admission> {
+    fn admit_to(self: &Arc<Self>, kind: &Mutex<SlotPool>, is_spare: bool) -> Option<Admission> {
         let mut kind = lock(kind);
         let evicted = kind.taken.len() >= kind.most;
         if evicted {
@@ -106,7 +107,7 @@ impl Slots {
     }
 }
 
-impl Kind {
+impl SlotPool {
     /// Closes the connection that has been idle longest. `None` if all are busy.
     fn evict(&mut self) -> Option<()> {
         let Self { taken, longest_idle, .. } = self;

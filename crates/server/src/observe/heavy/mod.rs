@@ -214,7 +214,7 @@ impl Kept {
 
 /// A summary as it was read.
 struct Half {
-    slots: Vec<summary::Slot>,
+    slots: Vec<summary::CountedKey>,
     least: u64,
     total: u64,
 }

@@ -18,7 +18,7 @@ pub(super) struct Summary {
     /// The sum of all weights.
     pub total: u64,
     /// The keys in it, unordered. Slots never move, so `places` and `by_count` can refer to them by index.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<CountedKey>,
     /// Counts with the indices of their slots, the lightest first.
     by_count: BTreeSet<(u64, u32)>,
     /// Hashed with a random key, because clients choose the keys.
@@ -26,7 +26,7 @@ pub(super) struct Summary {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(super) struct CountedKey {
     pub key: Arc<[u8]>,
     pub count: u64,
     pub error: u64,
@@ -67,7 +67,7 @@ impl Summary {
     fn insert(&mut self, key: &[u8]) -> u32 {
         let slot = self.slots.len() as u32;
         let key: Arc<[u8]> = key.into();
-        self.slots.push(Slot { key: Arc::clone(&key), count: 0, error: 0 });
+        self.slots.push(CountedKey { key: Arc::clone(&key), count: 0, error: 0 });
         self.places.insert(key, slot);
         slot
     }

@@ -11,7 +11,7 @@ use std::{
 use tidegate_core::Nanos;
 use tonic::{Code, Status};
 
-use super::{ConnectionStats, Kind, Sink, Source, read};
+use super::{ConnectionStats, MetricKind, MetricSource, Sink, read};
 use crate::observe::{latency::Latency, once_a_minute::OnceAMinute};
 
 /// The counters of gRPC. Relaxed throughout: a scrape needs no exact moment.
@@ -80,7 +80,7 @@ impl Errors {
     }
 }
 
-impl Source for GrpcStats {
+impl MetricSource for GrpcStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         self.connections.tell(sink, "grpc", "gRPC")?;
         let help = "gRPC connections that ended with an error, such as too many resets";
@@ -89,11 +89,11 @@ impl Source for GrpcStats {
         let [ok, over, failed] = self.requests.each_ref().map(read);
         let codes = [("OK", ok), ("OVER_LIMIT", over), ("error", failed)];
         let codes = codes.map(|(code, count)| ([("code", code)], count));
-        sink.labelled("grpc_requests", help, Kind::Counter, codes)?;
+        sink.labelled("grpc_requests", help, MetricKind::Counter, codes)?;
         let help = "gRPC calls that ended with an error, by its code";
         let causes = CODES.iter().zip(&self.errors.by_code).skip(1);
         let seen = causes.map(|(cause, (count, _))| ([("cause", *cause)], read(count)));
-        sink.labelled("grpc_errors", help, Kind::Counter, seen)?;
+        sink.labelled("grpc_errors", help, MetricKind::Counter, seen)?;
         for (name, help, now) in [
             ("grpc_quota_streams", "Envoys that decide with quotas", &self.quota_streams),
             ("grpc_quota_buckets", "Quota buckets with a share", &self.quota_buckets),

@@ -36,7 +36,7 @@ pub(crate) use self::spoe::SpoeStats;
 #[cfg(feature = "grpc")]
 pub(crate) use self::xds::XdsStats;
 use source::Scraped;
-pub(crate) use source::{Kind, Labels, Sink, Source};
+pub(crate) use source::{Labels, MetricKind, MetricSource, Sink};
 pub(crate) use text::in_format;
 
 /// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
@@ -109,7 +109,7 @@ pub(crate) struct Metrics {
     /// Metrics whose names have no prefix.
     process: Registry,
     /// The counters, read at a scrape, except those that OpenTelemetry has in another form.
-    pub sources: Vec<Arc<dyn Source>>,
+    pub sources: Vec<Arc<dyn MetricSource>>,
     #[cfg(feature = "grpc")]
     pub grpc: Arc<GrpcStats>,
 }
@@ -130,11 +130,11 @@ impl Metrics {
     }
 
     /// Adds counters for Prometheus alone: OpenTelemetry has them in another form.
-    pub fn add_to_scrapes(&mut self, source: Arc<dyn Source>) {
+    pub fn add_to_scrapes(&mut self, source: Arc<dyn MetricSource>) {
         self.registry.register_collector(Box::new(Scraped(source)));
     }
 
-    pub fn add(&mut self, source: Arc<dyn Source>) {
+    pub fn add(&mut self, source: Arc<dyn MetricSource>) {
         self.add_to_scrapes(Arc::clone(&source));
         self.sources.push(source);
     }
@@ -148,7 +148,7 @@ impl Metrics {
 
     /// Adds the counters of envoyproxy/ratelimit under its names, which have no prefix.
     #[cfg(feature = "grpc")]
-    pub fn add_reference(&mut self, reference: Arc<dyn Source>) {
+    pub fn add_reference(&mut self, reference: Arc<dyn MetricSource>) {
         self.process.register_collector(Box::new(Scraped(reference)));
     }
 
@@ -191,7 +191,7 @@ struct Counted {
     resp: Arc<RespStats>,
 }
 
-impl Source for Counted {
+impl MetricSource for Counted {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         self.tell_connections(sink)?;
         self.tell_events(sink)
@@ -209,12 +209,14 @@ impl Counted {
             sink.labelled(name, help, kind, counted)
         };
         let open: Count = |stats| stats.open.load(Ordering::Relaxed) as u64;
-        each("connections", "Open connections", Kind::Gauge, open)?;
-        each("connections_accepted", "Connections accepted", Kind::Counter, |stats| read(&stats.accepted))?;
+        each("connections", "Open connections", MetricKind::Gauge, open)?;
+        each("connections_accepted", "Connections accepted", MetricKind::Counter, |stats| {
+            read(&stats.accepted)
+        })?;
         let help = "Idle connections closed for new ones";
-        each("connections_evicted", help, Kind::Counter, |stats| read(&stats.evicted))?;
+        each("connections_evicted", help, MetricKind::Counter, |stats| read(&stats.evicted))?;
         let help = "Connections whose TLS handshake failed or timed out";
-        each("tls_handshakes_failed", help, Kind::Counter, |stats| read(&stats.handshakes_failed))?;
+        each("tls_handshakes_failed", help, MetricKind::Counter, |stats| read(&stats.handshakes_failed))?;
         let help = "Seconds from the arrival of RESP commands to their answers";
         sink.histogram("resp_command_seconds", help, &[(&[], resp.latency.read())])?;
         sink.count("resp_commands", "RESP commands", read(&resp.commands))?;
@@ -234,7 +236,7 @@ impl Counted {
         let events = &self.events;
         let mut outcomes = |name: &str, help: &str, [ok, failed]: [&AtomicU64; 2]| {
             let counts = [([("result", "ok")], read(ok)), ([("result", "failed")], read(failed))];
-            sink.labelled(name, help, Kind::Counter, counts)
+            sink.labelled(name, help, MetricKind::Counter, counts)
         };
         let help = "Reloads of the rules file, successful or rejected";
         outcomes("rules_reloads", help, [&events.reloads, &events.reloads_refused])?;
@@ -249,7 +251,7 @@ impl Counted {
         let posts = posts.map(|(result, count)| ([("result", result)], read(count)));
         let help =
             "Events of thresholds that the webhook took, attempts that failed, and events that were dropped";
-        sink.labelled("webhook_events", help, Kind::Counter, posts)?;
+        sink.labelled("webhook_events", help, MetricKind::Counter, posts)?;
         let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
         let help = "Time when the rules were last loaded";
         sink.gauge("rules_loaded_timestamp_seconds", help, seconds(&events.rules_loaded_at))?;
@@ -257,7 +259,7 @@ impl Counted {
         sink.gauge("state_written_timestamp_seconds", help, seconds(&events.state_written_at))?;
         sink.gauge("state_bytes", "Length of the state file", read(&events.state_bytes))?;
         let build: Labels<'_> = &[("version", env!("CARGO_PKG_VERSION"))];
-        sink.family("build", "The server's version", Kind::Info, &[(build, 1)])
+        sink.family("build", "The server's version", MetricKind::Info, &[(build, 1)])
     }
 }
 

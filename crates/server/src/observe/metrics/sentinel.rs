@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::{ConnectionStats, Kind, Sink, Source, read};
+use super::{ConnectionStats, MetricKind, MetricSource, Sink, read};
 use crate::observe::latency::Latency;
 
 /// The counters of the token server. Relaxed throughout: a scrape needs no exact moment.
@@ -45,7 +45,7 @@ impl SentinelStats {
     }
 }
 
-impl Source for SentinelStats {
+impl MetricSource for SentinelStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         self.connections.tell(sink, "sentinel", "the token server")?;
         let help = "Connections of the token server that ended with an error";
@@ -59,17 +59,17 @@ impl Source for SentinelStats {
         let help = "Requests of Sentinel's clients by type and answer";
         // Answers that a type never has stay away.
         let seen = requests.filter(|(_, count)| *count > 0);
-        sink.labelled("sentinel_requests", help, Kind::Counter, seen)?;
+        sink.labelled("sentinel_requests", help, MetricKind::Counter, seen)?;
         let help = "Seconds from a parsed request for tokens to its answer";
         sink.histogram("sentinel_request_seconds", help, &[(&[], self.latency.read())])
     }
 }
 
-impl Source for DashboardStats {
+impl MetricSource for DashboardStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         self.connections.tell(sink, "sentinel_dashboard", "heartbeat")?;
         let [taken, refused] = self.heartbeats.each_ref().map(read);
         let outcomes = [([("outcome", "taken")], taken), ([("outcome", "refused")], refused)];
-        sink.labelled("sentinel_dashboard_heartbeats", "Heartbeats by outcome", Kind::Counter, outcomes)
+        sink.labelled("sentinel_dashboard_heartbeats", "Heartbeats by outcome", MetricKind::Counter, outcomes)
     }
 }

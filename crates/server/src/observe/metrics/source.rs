@@ -15,7 +15,7 @@ pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// The meaning of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     /// It only grows.
     Counter,
     /// It only grows, and its name does not end with `_total`.
@@ -28,14 +28,20 @@ pub(crate) enum Kind {
 }
 
 /// Something that has metrics.
-pub(crate) trait Source: Send + Sync {
+pub(crate) trait MetricSource: Send + Sync {
     /// Reads all metrics, at about one time.
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result;
 }
 
 /// Receives metrics, one family after another, also families without values.
 pub(crate) trait Sink {
-    fn family(&mut self, name: &str, help: &str, kind: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result;
+    fn family(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricKind,
+        values: &[(Labels<'_>, u64)],
+    ) -> fmt::Result;
 
     /// OpenTelemetry cannot observe histograms, whose buckets are counted already: it has its own for requests.
     fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
@@ -46,12 +52,12 @@ pub(crate) trait Sink {
 impl dyn Sink + '_ {
     /// Takes a counter without labels.
     pub fn count(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        self.family(name, help, Kind::Counter, &[(&[], value)])
+        self.family(name, help, MetricKind::Counter, &[(&[], value)])
     }
 
     /// Takes a gauge without labels.
     pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        self.family(name, help, Kind::Gauge, &[(&[], value)])
+        self.family(name, help, MetricKind::Gauge, &[(&[], value)])
     }
 
     /// Takes a family whose values have `N` labels each.
@@ -59,7 +65,7 @@ impl dyn Sink + '_ {
         &mut self,
         name: &str,
         help: &str,
-        kind: Kind,
+        kind: MetricKind,
         values: impl IntoIterator<Item = ([(&'a str, &'a str); N], u64)>,
     ) -> fmt::Result {
         let values: Vec<_> = values.into_iter().collect();
@@ -69,7 +75,7 @@ impl dyn Sink + '_ {
 }
 
 /// A source for Prometheus.
-pub(super) struct Scraped(pub Arc<dyn Source>);
+pub(super) struct Scraped(pub Arc<dyn MetricSource>);
 
 impl fmt::Debug for Scraped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,26 +92,32 @@ impl Collector for Scraped {
 struct Scrape<'a, 'out>(&'a mut DescriptorEncoder<'out>);
 
 impl Sink for Scrape<'_, '_> {
-    fn family(&mut self, name: &str, help: &str, kind: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result {
+    fn family(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricKind,
+        values: &[(Labels<'_>, u64)],
+    ) -> fmt::Result {
         if values.is_empty() {
             return Ok(());
         }
         let metric = match kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Bare => MetricType::Unknown,
-            Kind::Gauge => MetricType::Gauge,
-            Kind::Info => MetricType::Info,
+            MetricKind::Counter => MetricType::Counter,
+            MetricKind::Bare => MetricType::Unknown,
+            MetricKind::Gauge => MetricType::Gauge,
+            MetricKind::Info => MetricType::Info,
         };
         let mut family = self.0.encode_descriptor(name, help, None, metric)?;
         for (labels, value) in values {
             match (kind, labels) {
-                (Kind::Info, labels) => family.encode_info(labels)?,
-                (Kind::Counter, []) => family.encode_counter::<NoLabelSet, _, u64>(value, None)?,
-                (Kind::Counter, labels) => {
+                (MetricKind::Info, labels) => family.encode_info(labels)?,
+                (MetricKind::Counter, []) => family.encode_counter::<NoLabelSet, _, u64>(value, None)?,
+                (MetricKind::Counter, labels) => {
                     family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
                 }
-                (Kind::Gauge | Kind::Bare, []) => family.encode_gauge(&whole(*value))?,
-                (Kind::Gauge | Kind::Bare, labels) => {
+                (MetricKind::Gauge | MetricKind::Bare, []) => family.encode_gauge(&whole(*value))?,
+                (MetricKind::Gauge | MetricKind::Bare, labels) => {
                     family.encode_family(labels)?.encode_gauge(&whole(*value))?;
                 }
             }

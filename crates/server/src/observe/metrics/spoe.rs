@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use super::{ConnectionStats, Kind, Sink, Source, read};
+use super::{ConnectionStats, MetricKind, MetricSource, Sink, read};
 use crate::observe::latency::Latency;
 
 /// The counters of SPOE. Relaxed throughout: a scrape needs no exact moment.
@@ -19,7 +19,7 @@ pub(crate) struct SpoeStats {
     pub latency: Latency,
 }
 
-impl Source for SpoeStats {
+impl MetricSource for SpoeStats {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         self.connections.tell(sink, "spoe", "SPOE")?;
         let help = "SPOE connections that ended with an error, such as an invalid frame";
@@ -27,7 +27,7 @@ impl Source for SpoeStats {
         let [admitted, denied, failed] = self.requests.each_ref().map(read);
         let outcomes = [("admitted", admitted), ("denied", denied), ("error", failed)];
         let outcomes = outcomes.map(|(outcome, count)| ([("outcome", outcome)], count));
-        sink.labelled("spoe_requests", "NOTIFY frames by outcome", Kind::Counter, outcomes)?;
+        sink.labelled("spoe_requests", "NOTIFY frames by outcome", MetricKind::Counter, outcomes)?;
         let help = "Seconds from a parsed NOTIFY frame to its answer";
         sink.histogram("spoe_request_seconds", help, &[(&[], self.latency.read())])
     }

@@ -10,7 +10,7 @@ use std::{
 
 use tidegate_core::Nanos;
 
-use super::{Kind, Sink, Source, read};
+use super::{MetricKind, MetricSource, Sink, read};
 
 /// The counters of one control plane.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl XdsStats {
     }
 }
 
-impl Source for Vec<Arc<XdsStats>> {
+impl MetricSource for Vec<Arc<XdsStats>> {
     fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
         fn is_up(stats: &XdsStats) -> bool {
             stats.is_up.load(Ordering::Relaxed)
@@ -58,15 +58,15 @@ impl Source for Vec<Arc<XdsStats>> {
             sink.labelled(name, help, kind, values)
         };
         let help = "Whether there is a stream from the control plane";
-        each("xds_up", help, Kind::Gauge, |stats| is_up(stats).into())?;
+        each("xds_up", help, MetricKind::Gauge, |stats| is_up(stats).into())?;
         let help = "Since when there has been no stream, in seconds since 1970; 0 if there is one";
         let lost_at = |stats: &XdsStats| if is_up(stats) { 0 } else { read(&stats.lost_at) };
-        each("xds_lost_timestamp_seconds", help, Kind::Gauge, lost_at)?;
+        each("xds_lost_timestamp_seconds", help, MetricKind::Gauge, lost_at)?;
         let help = "When the control plane last sent rules, in seconds since 1970; 0 for never";
-        each("xds_last_answer_timestamp_seconds", help, Kind::Gauge, |stats| read(&stats.seen_at))?;
+        each("xds_last_answer_timestamp_seconds", help, MetricKind::Gauge, |stats| read(&stats.seen_at))?;
         let help = "Answers of the control plane that were put in force";
-        each("xds_updates", help, Kind::Counter, |stats| read(&stats.updates))?;
+        each("xds_updates", help, MetricKind::Counter, |stats| read(&stats.updates))?;
         let help = "Answers of the control plane that were refused";
-        each("xds_refused", help, Kind::Counter, |stats| read(&stats.refused))
+        each("xds_refused", help, MetricKind::Counter, |stats| read(&stats.refused))
     }
 }

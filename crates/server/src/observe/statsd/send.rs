@@ -80,7 +80,7 @@ impl StatsdAddress {
             Protocol::Tcp => (Box::new(self.stream()?), WRITE),
             Protocol::Udp | Protocol::DogStatsd => (Box::new(self.datagrams()?), DATAGRAM),
         };
-        let lines = Lines(Mutex::new(MultiLineWriter::new(wire, size)));
+        let lines = LineSink(Mutex::new(MultiLineWriter::new(wire, size)));
         let mut client = StatsdClient::builder("", lines);
         let mut in_name = String::new();
         for (name, value) in &self.tags {
@@ -140,9 +140,9 @@ impl Write for Datagrams {
 }
 
 /// Puts lines together up to the size of a write.
-struct Lines(Mutex<MultiLineWriter<Box<dyn Write + Send>>>);
+struct LineSink(Mutex<MultiLineWriter<Box<dyn Write + Send>>>);
 
-impl MetricSink for Lines {
+impl MetricSink for LineSink {
     fn emit(&self, line: &str) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes())
     }

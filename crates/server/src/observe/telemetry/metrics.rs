@@ -8,7 +8,7 @@ use std::{
 
 use opentelemetry::{KeyValue, metrics::Meter};
 
-use crate::observe::metrics::{Kind, Labels, Sink, Source};
+use crate::observe::metrics::{Labels, MetricKind, MetricSource, Sink};
 
 /// The values of all families, read together.
 #[derive(Default)]
@@ -16,7 +16,7 @@ struct Readings(BTreeMap<String, Vec<(Vec<KeyValue>, u64)>>);
 
 /// Where the instruments find their values.
 struct Bridge {
-    sources: Vec<Arc<dyn Source>>,
+    sources: Vec<Arc<dyn MetricSource>>,
     readings: Mutex<Readings>,
 }
 
@@ -38,7 +38,7 @@ impl Bridge {
 }
 
 impl Sink for Readings {
-    fn family(&mut self, name: &str, _: &str, _: Kind, values: &[(Labels<'_>, u64)]) -> fmt::Result {
+    fn family(&mut self, name: &str, _: &str, _: MetricKind, values: &[(Labels<'_>, u64)]) -> fmt::Result {
         let attributes = |labels: Labels<'_>| {
             labels
                 .iter()
@@ -58,26 +58,26 @@ struct Instruments<'a> {
 }
 
 impl Sink for Instruments<'_> {
-    fn family(&mut self, name: &str, help: &str, kind: Kind, _: &[(Labels<'_>, u64)]) -> fmt::Result {
+    fn family(&mut self, name: &str, help: &str, kind: MetricKind, _: &[(Labels<'_>, u64)]) -> fmt::Result {
         let (bridge, family) = (Arc::clone(self.bridge), name.to_owned());
         let full = format!("tidegate.{name}");
         let help = help.to_owned();
         // The meter keeps the callbacks.
         match kind {
-            Kind::Counter | Kind::Bare => {
+            MetricKind::Counter | MetricKind::Bare => {
                 let instrument = self.meter.u64_observable_counter(full).with_description(help);
                 instrument
                     .with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a)))
                     .build();
             }
-            Kind::Gauge => {
+            MetricKind::Gauge => {
                 let instrument = self.meter.u64_observable_gauge(full).with_description(help);
                 instrument
                     .with_callback(move |seen| observe(&bridge, &family, |v, a| seen.observe(v, a)))
                     .build();
             }
             // The resource's attributes have the version.
-            Kind::Info => {}
+            MetricKind::Info => {}
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ fn observe(bridge: &Bridge, family: &str, seen: impl Fn(u64, &[KeyValue])) {
     }
 }
 
-pub(super) fn export(meter: &Meter, sources: &[Arc<dyn Source>]) {
+pub(super) fn export(meter: &Meter, sources: &[Arc<dyn MetricSource>]) {
     let bridge = Arc::new(Bridge { sources: sources.to_vec(), readings: Mutex::default() });
     for source in sources {
         // This sink does not fail.

@@ -38,7 +38,7 @@ use tracing_subscriber::{
 
 pub use exporters::{OtlpOptions, Protocol, TelemetryError};
 
-use crate::observe::{latency::BOUNDS, metrics::Source};
+use crate::observe::{latency::BOUNDS, metrics::MetricSource};
 
 /// The name of what makes the spans and metrics.
 const SCOPE: &str = "tidegate";
@@ -92,7 +92,7 @@ impl Telemetry {
     }
 
     /// Exports what these sources count.
-    pub(crate) fn export(&self, sources: &[Arc<dyn Source>]) {
+    pub(crate) fn export(&self, sources: &[Arc<dyn MetricSource>]) {
         metrics::export(&self.meter, sources);
     }
 

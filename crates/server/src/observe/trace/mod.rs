@@ -149,7 +149,7 @@ pub struct Trace {
 }
 
 /// The content of a trace at one moment, in order of time. It is complete for the chosen keys from `from` on.
-pub(crate) struct Taken {
+pub(crate) struct TraceCopy {
     pub from: u64,
     pub fresh: bool,
     pub events: Vec<Event>,
@@ -220,7 +220,7 @@ impl Trace {
     }
 
     /// All that is there.
-    pub(crate) fn take(&self) -> Taken {
+    pub(crate) fn take(&self) -> TraceCopy {
         let (mut events, mut forgotten) = (Vec::new(), None);
         for ring in &self.rings {
             let ring = lock(ring);
@@ -235,7 +235,7 @@ impl Trace {
         // Stable: a key's requests of the same time stay in their order.
         events.sort_by_key(|event| event.time);
         let first = events.first().map_or(0, |event| event.time);
-        Taken {
+        TraceCopy {
             from: forgotten.map_or(first, |forgotten| forgotten + 1),
             fresh: self.fresh && forgotten.is_none(),
             events,

@@ -29,11 +29,11 @@ use crate::{
 pub(crate) struct Headers {
     /// When it was written, by the clock of that server.
     pub written_at: Nanos,
-    sections: HashMap<String, Header>,
+    sections: HashMap<String, LimitHeader>,
 }
 
 #[derive(Clone)]
-struct Header {
+struct LimitHeader {
     /// `None` for `CL.THROTTLE`, whose quotas come with the requests.
     policy: Option<Policy>,
     global: bool,
@@ -136,7 +136,7 @@ fn sooner(time: u64, by: Nanos) -> Nanos {
 
 fn give_back(
     limiter: &KeyedLimiter<()>,
-    header: &Header,
+    header: &LimitHeader,
     mut entry: SnapshotEntry,
     ahead: Nanos,
     now: Nanos,
@@ -183,7 +183,7 @@ fn beginning(input: &mut Input<impl Read>) -> Result<(Nanos, u32), StateError> {
     Ok((Nanos::new(input.u64()?), input.u32()?))
 }
 
-fn header(input: &mut Input<impl Read>) -> Result<(String, Header), StateError> {
+fn header(input: &mut Input<impl Read>) -> Result<(String, LimitHeader), StateError> {
     let name = input.text()?;
     let policy = input.policy()?;
     let global = input.u8()? != 0;
@@ -198,7 +198,7 @@ fn header(input: &mut Input<impl Read>) -> Result<(String, Header), StateError> 
         let tag = input.u64()?;
         own.extend(input.policy()?.map(|policy| (tag, policy)));
     }
-    Ok((name, Header { policy, global, max_keys, hash, words: words as usize, own }))
+    Ok((name, LimitHeader { policy, global, max_keys, hash, words: words as usize, own }))
 }
 
 fn each_entry(

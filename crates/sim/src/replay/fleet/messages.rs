@@ -36,7 +36,7 @@ pub(super) struct ToNode {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Event {
+pub(super) enum FleetEvent {
     Tick(usize),
     ToAuthority(ToAuthority),
     ToNode(ToNode),
@@ -63,7 +63,7 @@ impl Queues {
     }
 
     /// The first event that is due at or before `now`; answers before questions, and questions before ticks.
-    pub fn next(&mut self, now: u64) -> Option<(u64, Event)> {
+    pub fn next(&mut self, now: u64) -> Option<(u64, FleetEvent)> {
         let first = |time: Option<u64>| time.unwrap_or(u64::MAX);
         let ticks = first(self.ticks.front().map(|event| event.0));
         let there = first(self.to_authority.front().map(|event| event.0));
@@ -73,11 +73,11 @@ impl Queues {
             return None;
         }
         if time == back {
-            self.to_node.pop_front().map(|(time, message)| (time, Event::ToNode(message)))
+            self.to_node.pop_front().map(|(time, message)| (time, FleetEvent::ToNode(message)))
         } else if time == there {
-            self.to_authority.pop_front().map(|(time, message)| (time, Event::ToAuthority(message)))
+            self.to_authority.pop_front().map(|(time, message)| (time, FleetEvent::ToAuthority(message)))
         } else {
-            self.ticks.pop_front().map(|(time, node)| (time, Event::Tick(node)))
+            self.ticks.pop_front().map(|(time, node)| (time, FleetEvent::Tick(node)))
         }
     }
 

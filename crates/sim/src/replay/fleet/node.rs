@@ -27,7 +27,7 @@ impl Lives {
 }
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct FleetNode {
     lease: Lease,
     life: Life,
     /// When a caller last asked.
@@ -36,7 +36,7 @@ pub(super) struct Node {
     pub ticking: bool,
 }
 
-impl Node {
+impl FleetNode {
     pub fn new(terms: Terms, life: Life) -> Self {
         Self { lease: Lease::new(terms), life, asked: 0, ticking: false }
     }

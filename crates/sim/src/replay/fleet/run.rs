@@ -4,8 +4,8 @@ use tidegate_core::lease::{Answer, Request, Terms};
 use tidegate_core::{Decision, Nanos};
 
 use super::{
-    messages::{Caller, Event, Queues, ToAuthority, ToNode},
-    node::{Lives, Node},
+    messages::{Caller, FleetEvent, Queues, ToAuthority, ToNode},
+    node::{FleetNode, Lives},
 };
 use crate::{
     fleet::{Fleet, Load, Sharing},
@@ -21,7 +21,7 @@ pub(crate) struct FleetRun {
     lives: Lives,
     /// Half a round trip.
     one_way: u64,
-    nodes: Vec<Node>,
+    nodes: Vec<FleetNode>,
     shared: KeyState,
     queues: Queues,
     /// The algorithm in one place, on all requests at their arrival.
@@ -51,7 +51,7 @@ impl FleetRun {
             load: fleet.load,
             lives: Lives::new(fleet.nodes.get().into(), life),
             one_way: Nanos::from(fleet.round_trip).get() / 2,
-            nodes: (0..fleet.nodes.get()).map(|_| Node::new(terms, 0)).collect(),
+            nodes: (0..fleet.nodes.get()).map(|_| FleetNode::new(terms, 0)).collect(),
             shared: KeyState::new(*terms.policy()),
             queues: Queues::default(),
             one_place: KeyState::new(candidate.policy),
@@ -83,9 +83,9 @@ impl FleetRun {
     fn advance(&mut self, now: u64) {
         while let Some((time, event)) = self.queues.next(now) {
             match event {
-                Event::Tick(node) => self.tick(time, node),
-                Event::ToAuthority(message) => self.serve(time, message),
-                Event::ToNode(ToNode { node, life, request, grant }) => {
+                FleetEvent::Tick(node) => self.tick(time, node),
+                FleetEvent::ToAuthority(message) => self.serve(time, message),
+                FleetEvent::ToNode(ToNode { node, life, request, grant }) => {
                     // If the node is gone, the answer is lost.
                     if self.lives.at(node, time) == life {
                         let _ = self.nodes[node].lease(life).granted(request, &grant, Nanos::new(time));
@@ -184,7 +184,7 @@ impl FleetRun {
         self.queues.stop_ticking();
         self.advance(u64::MAX - 1);
         for node in &mut self.nodes {
-            *node = Node::new(self.terms, 0);
+            *node = FleetNode::new(self.terms, 0);
         }
         self.admitted.clear();
         self.over.clear();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use url::form_urlencoded::Serializer;
 
 use super::{
-    super::report::{MINUTE, Told},
+    super::report::{MINUTE, ResourceReport},
     call::{CallError, call},
 };
 
@@ -83,12 +83,12 @@ impl Metrics {
     }
 
     /// The program's current second, and its resources of the last minute with the seconds of the last answer.
-    pub fn told(&mut self) -> (u64, Vec<Told>) {
-        let told = self.known.iter().map(|(name, (newest, in_flight))| Told {
+    pub fn told(&mut self) -> (u64, Vec<ResourceReport>) {
+        let told = self.known.iter().map(|(name, (newest, in_flight))| ResourceReport {
             name: name.clone(),
             in_flight: if self.now.saturating_sub(*newest) <= 3 { *in_flight } else { 0 },
             seconds: self.seconds.remove(name).unwrap_or_default(),
-            ..Told::default()
+            ..ResourceReport::default()
         });
         (self.now, told.collect())
     }

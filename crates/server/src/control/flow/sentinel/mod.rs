@@ -29,7 +29,7 @@ use ipnet::IpNet;
 use tidegate_core::Nanos;
 use tokio::sync::{Semaphore, watch};
 
-use super::{Flow, Report, is_name};
+use super::{Flow, ProgramReport, is_name};
 use crate::{decide::service::Service, listen::peers::subnet, observe::ticks::ticks};
 pub(crate) use dashboard::{Dashboard, serve as serve_dashboard};
 use metrics::Metrics;
@@ -194,7 +194,7 @@ impl Programs {
             rules.compare(*address, kept).await;
         }
         let (now, resources) = metrics.told();
-        let report = Report {
+        let report = ProgramReport {
             app: app.clone(),
             instance: address.to_string(),
             now,

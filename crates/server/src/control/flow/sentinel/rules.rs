@@ -13,7 +13,7 @@ use tidegate_flow::{
 use url::form_urlencoded::Serializer;
 
 use super::{
-    super::{Own, Rules},
+    super::{OwnRules, Rules},
     call::{CallError, call},
 };
 
@@ -27,7 +27,7 @@ pub(super) struct RuleSync {
     /// Why it has others.
     pub rejected: Option<String>,
     /// Those that it has.
-    pub own: Option<Own>,
+    pub own: Option<OwnRules>,
     wanted: Option<Wanted>,
     /// What the program made of each kind of rules that were pushed, if that is something else.
     refused: [Option<String>; KINDS.len()],
@@ -142,14 +142,14 @@ impl RuleSync {
 }
 
 /// The rules that a program has, in the form of those that are pushed.
-async fn own(address: SocketAddr) -> Result<Own, CallError> {
+async fn own(address: SocketAddr) -> Result<OwnRules, CallError> {
     let (mut rules, mut left_out) = (GateRules::default(), Vec::new());
     for kind in KINDS {
         left_out.extend(apply(kind, &get(address, kind).await?, &mut rules));
     }
     let (text, without) = yaml::write(&rules);
     left_out.extend(without);
-    Ok(Own { text: text.into(), left_out })
+    Ok(OwnRules { text: text.into(), left_out })
 }
 
 /// Asks a program for its rules of one kind.

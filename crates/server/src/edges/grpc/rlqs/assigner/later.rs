@@ -9,7 +9,7 @@ use tidegate_core::Nanos;
 use super::{super::terms::divide, Assigner, Bucket, Charged, LOOK, TIME_TO_LIVE, wire};
 
 /// A key of a limit in this second.
-struct Taken {
+struct KeyInSecond {
     charged: Charged,
     /// The buckets, each with the share that it wants.
     live: Vec<(usize, Arc<Bucket>, u64)>,
@@ -23,7 +23,7 @@ struct Taken {
 /// The keys of which pieces were taken.
 #[derive(Default)]
 pub(super) struct Later {
-    keys: Vec<Taken>,
+    keys: Vec<KeyInSecond>,
     next: Nanos,
 }
 
@@ -43,7 +43,7 @@ impl Later {
     /// Records the first piece of a key, after which `room` is left.
     pub fn took(&mut self, charged: &Charged, live: Vec<(usize, Arc<Bucket>, u64)>, units: u64, room: u64) {
         let shared = room.saturating_add(units) < charged.terms.limit;
-        self.keys.push(Taken { charged: charged.clone(), live, units, shared, done: false });
+        self.keys.push(KeyInSecond { charged: charged.clone(), live, units, shared, done: false });
     }
 }
 
