@@ -71,7 +71,7 @@ impl Sending {
     }
 
     /// The collector, for people.
-    pub fn told(&self) -> String {
+    pub fn destination(&self) -> String {
         self.otlp.clone().unwrap_or_else(|| "as the OTEL_EXPORTER_OTLP_* variables say".to_owned())
     }
 }

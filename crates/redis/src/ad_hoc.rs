@@ -35,7 +35,7 @@ impl AdHoc {
         let denials = self.store.denials();
         let tag = plan.hold().is_none().then(|| denials.tag(&key) ^ denials.tag(plan.numbers()));
         let deadline = Deadline::after(self.wait.get(&self.store.batcher().monitor));
-        self.store.decide(Ask { plan, key, cost, tag, deadline }).await.map(|(told, _)| told)
+        self.store.decide(Ask { plan, key, cost, tag, deadline }).await.map(|(answer, _)| answer)
     }
 }
 

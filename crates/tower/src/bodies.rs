@@ -32,7 +32,7 @@ pub trait OutOf<R> {
     fn passed(body: R, end: Option<Box<dyn AtEnd>>, has_trailers: bool) -> Self;
 
     /// A refusal's text.
-    fn told(text: Bytes) -> Self;
+    fn of_text(text: Bytes) -> Self;
 }
 
 impl<R: http_body::Body> OutOf<R> for Body<R> {
@@ -40,8 +40,8 @@ impl<R: http_body::Body> OutOf<R> for Body<R> {
         Self::passed(body, end, has_trailers)
     }
 
-    fn told(text: Bytes) -> Self {
-        Self::told(text)
+    fn of_text(text: Bytes) -> Self {
+        Self::of_text(text)
     }
 }
 
@@ -57,8 +57,8 @@ macro_rules! out_of_itself {
                 }
             }
 
-            fn told(text: Bytes) -> Self {
-                $boxed(Body::<$body>::told(text))
+            fn of_text(text: Bytes) -> Self {
+                $boxed(Body::<$body>::of_text(text))
             }
         }
     };

@@ -55,7 +55,7 @@ impl<B: http_body::Body> Body<B> {
 
 impl<B> Body<B> {
     /// A body with a refusal's text.
-    pub(crate) const fn told(text: Bytes) -> Self {
+    pub(crate) const fn of_text(text: Bytes) -> Self {
         Self { content: Content::Told { text }, end: None, has_trailers: false }
     }
 }
@@ -124,7 +124,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
 /// An empty body.
 impl<B> Default for Body<B> {
     fn default() -> Self {
-        Self::told(Bytes::new())
+        Self::of_text(Bytes::new())
     }
 }
 

@@ -111,9 +111,9 @@ fn ended(after: impl After<reqwest::Body, reqwest::Body>, answer: Result<Respons
     let url = answer.as_ref().ok().map(|response| response.url().clone());
     let mut response = finish(after, answer.map(http::Response::from))?;
     if let Some(url) = url
-        && let Ok(told) = http::Response::builder().url(url).body(())
+        && let Ok(with_url) = http::Response::builder().url(url).body(())
     {
-        response.extensions_mut().extend(told.into_parts().0.extensions);
+        response.extensions_mut().extend(with_url.into_parts().0.extensions);
     }
     Ok(response.into())
 }

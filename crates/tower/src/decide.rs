@@ -13,30 +13,30 @@ use tidegate_limiter::{Request, Timer, acquire_all, wait_all};
 
 use crate::{
     Reason, Refusal,
+    header_decision::HeaderDecision,
     hold::Holds,
     layer::{LayerOptions, no_decision},
     limit::LimitKind,
     question::{LayerQuestions, LimitQuestion, Refused},
     settle::Settle,
     signals,
-    told::HeaderDecision,
 };
 
 /// A layer's decision.
 pub(crate) struct LayerDecision<C: Timer + 'static> {
-    pub(crate) told: SmallVec<[HeaderDecision<C>; 2]>,
+    pub(crate) decisions: SmallVec<[HeaderDecision<C>; 2]>,
     pub(crate) refused: Option<Box<Refused>>,
     pub(crate) holds: Holds<C>,
 }
 
 impl<C: Timer + 'static> LayerDecision<C> {
     pub(crate) fn new() -> Self {
-        Self { told: SmallVec::new(), refused: None, holds: Holds::new() }
+        Self { decisions: SmallVec::new(), refused: None, holds: Holds::new() }
     }
 
     /// How long the request must wait before the service is called.
     pub(crate) fn delay(&self) -> Duration {
-        self.told.iter().map(|told| told.decision.delay()).max().unwrap_or_default()
+        self.decisions.iter().map(|decided| decided.decision.delay()).max().unwrap_or_default()
     }
 
     /// Records the state of a limit for the response headers.
@@ -46,7 +46,7 @@ impl<C: Timer + 'static> LayerDecision<C> {
             Cow::Borrowed(_) => None,
             Cow::Owned(limit) => Some(limit.clone()),
         };
-        self.told.push(HeaderDecision { rule: question.rule, decision, chosen });
+        self.decisions.push(HeaderDecision { rule: question.rule, decision, chosen });
     }
 
     /// Refuses the request. If several limits deny in one step, the one with the longest wait is reported; among equals, the
@@ -64,20 +64,20 @@ impl<C: Timer + 'static> LayerDecision<C> {
         if self.refused.is_some() {
             // Dropping the holds refunds the earlier steps.
             self.holds = Holds::new();
-            self.told = next.told;
+            self.decisions = next.decisions;
         } else {
             self.holds.append(next.holds);
-            self.told.extend(next.told);
+            self.decisions.extend(next.decisions);
         }
     }
 
     /// Refuses a request whose delay exceeds the bound.
     fn within(&mut self, bound: Duration) {
-        let late = self.told.iter_mut().filter(|told| told.decision.delay() > bound);
+        let late = self.decisions.iter_mut().filter(|decided| decided.decision.delay() > bound);
         let mut refused = None;
-        for told in late {
-            told.decision = denied_within(&told.decision, bound);
-            refused = Some((told.rule, told.decision));
+        for decided in late {
+            decided.decision = denied_within(&decided.decision, bound);
+            refused = Some((decided.rule, decided.decision));
         }
         if let Some((rule, decision)) = refused {
             self.refuse(rule, Reason::Limited, decision);
@@ -134,9 +134,9 @@ impl<C: Timer + 'static> LayerOptions<C> {
             return self.max_wait.is_none();
         }
         for shadow in shadows {
-            let mut told = LayerDecision::new();
-            self.decide_local(&mut told, std::slice::from_ref(shadow), false);
-            self.add_shadow(verdict, told, parts);
+            let mut shadowed = LayerDecision::new();
+            self.decide_local(&mut shadowed, std::slice::from_ref(shadow), false);
+            self.add_shadow(verdict, shadowed, parts);
         }
         true
     }
@@ -163,16 +163,16 @@ impl<C: Timer + 'static> LayerOptions<C> {
         };
         if verdict.refused.is_none() {
             for shadow in &asked.shadows {
-                let told = self.decide_all(std::slice::from_ref(shadow)).await;
-                self.add_shadow(&mut verdict, told, parts);
+                let shadowed = self.decide_all(std::slice::from_ref(shadow)).await;
+                self.add_shadow(&mut verdict, shadowed, parts);
             }
         }
         verdict
     }
 
     /// Keeps what limits in a dry run hold, and reports the refusal that they would have caused.
-    fn add_shadow(&self, verdict: &mut LayerDecision<C>, told: LayerDecision<C>, parts: &Parts) {
-        let Some(refused) = told.refused else { return verdict.holds.append(told.holds) };
+    fn add_shadow(&self, verdict: &mut LayerDecision<C>, shadowed: LayerDecision<C>, parts: &Parts) {
+        let Some(refused) = shadowed.refused else { return verdict.holds.append(shadowed.holds) };
         let refusal = self.refusal(&refused, parts);
         signals::refused_in_a_dry_run(&refusal);
         match &self.on_shadow {
@@ -281,8 +281,8 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 far.iter().take_while(|question| matches!(question.limit.0, LimitKind::Shared(_))).count();
             let (shared, own) = far.split_at(own);
             if verdict.refused.is_none() && !shared.is_empty() {
-                let told = self.decide_shared(shared).await;
-                verdict.then(told);
+                let next = self.decide_shared(shared).await;
+                verdict.then(next);
             }
             own
         };
@@ -292,9 +292,9 @@ impl<C: Timer + 'static> LayerOptions<C> {
             }
             let LimitKind::Own(limit) = &question.limit.0 else { continue };
             let decision = limit.decide(&question.key, question.cost).await;
-            let mut told = LayerDecision::new();
-            self.take(&mut told, question, decision, true);
-            verdict.then(told);
+            let mut next = LayerDecision::new();
+            self.take(&mut next, question, decision, true);
+            verdict.then(next);
         }
         verdict
     }
@@ -330,7 +330,8 @@ impl<C: Timer + 'static> LayerOptions<C> {
         match acquire_all(&requests(questions)) {
             Ok(all) => {
                 let allowed = all.is_allowed();
-                let may_return = may_return || all.decisions().iter().any(|told| !told.delay().is_zero());
+                let may_return =
+                    may_return || all.decisions().iter().any(|decision| !decision.delay().is_zero());
                 for (question, decision) in questions.iter().zip(all.decisions()) {
                     if allowed || decision.is_denied() {
                         self.take(verdict, question, *decision, may_return);

@@ -6,9 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 use tidegate_limiter::Timer;
 
 use crate::{
+    header_decision::{HeaderDecision, value},
     headers::{FieldText, ceil_secs, push_state},
     layer::{LayerOptions, LimitSource},
-    told::{HeaderDecision, value},
 };
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -36,28 +36,29 @@ struct OldFields {
 
 impl<C: Timer + 'static> LayerOptions<C> {
     /// The fields for these answers; `None` without answers.
-    pub(crate) fn fields(&self, told: &[HeaderDecision<C>]) -> Option<Fields> {
-        if told.is_empty() {
+    pub(crate) fn fields(&self, decided: &[HeaderDecision<C>]) -> Option<Fields> {
+        if decided.is_empty() {
             return None;
         }
         let mut states = FieldText::new();
-        for told in told {
-            push_state(&mut states, self.rules[told.rule].name.as_str(), &told.decision);
+        for decided in decided {
+            push_state(&mut states, self.rules[decided.rule].name.as_str(), &decided.decision);
         }
-        let policy = match told {
-            [told] => self.policy_text(told),
+        let policy = match decided {
+            [decided] => self.policy_text(decided),
             several => {
                 let mut policies = FieldText::new();
-                for told in several {
-                    policies.push_entry(self.policy_text(told).as_bytes());
+                for decided in several {
+                    policies.push_entry(self.policy_text(decided).as_bytes());
                 }
                 value(&policies)
             }
         };
-        let old = if self.old_headers { OldFields::new(told).map(Box::new) } else { None };
+        let old = if self.old_headers { OldFields::new(decided).map(Box::new) } else { None };
         #[cfg(feature = "vendors")]
         let vendor = self.vendor.map(|vendor| {
-            let limits = told.iter().map(|told| (self.rules[told.rule].name.as_str(), &told.decision));
+            let limits =
+                decided.iter().map(|decided| (self.rules[decided.rule].name.as_str(), &decided.decision));
             vendor.fields(limits, self.time.now())
         });
         Some(Fields {
@@ -69,11 +70,11 @@ impl<C: Timer + 'static> LayerOptions<C> {
         })
     }
 
-    fn policy_text(&self, told: &HeaderDecision<C>) -> HeaderValue {
-        let rule = &self.rules[told.rule];
-        match (&told.chosen, &rule.source) {
+    fn policy_text(&self, decided: &HeaderDecision<C>) -> HeaderValue {
+        let rule = &self.rules[decided.rule];
+        match (&decided.chosen, &rule.source) {
             (Some(limit), _) | (None, LimitSource::Fixed(limit)) => {
-                rule.last_text.of(rule.name.as_str(), told, limit)
+                rule.last_text.of(rule.name.as_str(), decided, limit)
             }
             // The answer of such a rule always has the chosen limit.
             (None, LimitSource::ByRequest(_)) => HeaderValue::from_static(""),
@@ -101,9 +102,9 @@ impl Fields {
 
 impl OldFields {
     /// The fields for the limit with the least left.
-    fn new<C>(told: &[HeaderDecision<C>]) -> Option<Self> {
-        let bound = told.iter().max_by_key(|told| {
-            let decision = &told.decision;
+    fn new<C>(decided: &[HeaderDecision<C>]) -> Option<Self> {
+        let bound = decided.iter().max_by_key(|decided| {
+            let decision = &decided.decision;
             (decision.severity(), std::cmp::Reverse(decision.remaining()))
         });
         let HeaderDecision { decision, .. } = bound?;

@@ -11,11 +11,11 @@ use tower_layer::Layer;
 use crate::{
     IntoLimit, Limit, RateLimit, Refusal, Tell,
     bodies::{Same, Wrapped},
+    header_decision::{LastText, Name},
     in_flight::InFlight,
     key::{KeyList, KeySource},
     settle::Settle,
     time::Time,
-    told::{LastText, Name},
 };
 
 /// The treatment of a request without a key.

@@ -94,6 +94,7 @@ mod fields;
 mod future;
 #[cfg(feature = "flow")]
 mod gate;
+mod header_decision;
 pub mod headers;
 mod hold;
 mod in_flight;
@@ -108,7 +109,6 @@ mod settle;
 mod shared;
 mod signals;
 mod time;
-mod told;
 #[cfg(feature = "json")]
 mod usage;
 #[cfg(feature = "vendors")]
@@ -124,9 +124,9 @@ pub use concurrency::ConcurrencyLayer;
 pub use future::ResponseFuture;
 #[cfg(feature = "flow")]
 pub use gate::{GateBuilder, GateLayer, Gated};
+pub use header_decision::{Name, Tell};
 pub use layer::{Builder, NoKey, RateLimitLayer};
 pub use limit::{IntoLimit, Limit};
 pub use service::RateLimit;
-pub use told::{Name, Tell};
 #[cfg(feature = "vendors")]
 pub use vendor::{UnknownVendor, Vendor};

@@ -127,7 +127,7 @@ pub struct Admitted<C: Timer + 'static> {
 impl<C: Timer + 'static> Admitted<C> {
     #[inline]
     fn new(options: &LayerOptions<C>, verdict: &mut LayerDecision<C>) -> Self {
-        let fields = if options.tell == Tell::Always { options.fields(&verdict.told) } else { None };
+        let fields = if options.tell == Tell::Always { options.fields(&verdict.decisions) } else { None };
         Self { fields, ..Self::quiet(verdict) }
     }
 
@@ -167,7 +167,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
 
     #[cold]
     fn refuse<R, O: OutOf<R>>(&self, parts: &Parts, verdict: &LayerDecision<C>) -> Response<O> {
-        let Some(refused) = &verdict.refused else { return Response::new(O::told(Bytes::new())) };
+        let Some(refused) = &verdict.refused else { return Response::new(O::of_text(Bytes::new())) };
         let refusal = self.refusal(refused, parts);
         signals::refused(&refusal);
         let response = match &self.answers {
@@ -179,10 +179,10 @@ impl<C: Timer + 'static> LayerOptions<C> {
             write_retry_after(&mut head.headers, wait);
         }
         if self.tell != Tell::Never
-            && let Some(fields) = self.fields(&verdict.told)
+            && let Some(fields) = self.fields(&verdict.decisions)
         {
             fields.add_to(&mut head.headers);
         }
-        Response::from_parts(head, O::told(text))
+        Response::from_parts(head, O::of_text(text))
     }
 }

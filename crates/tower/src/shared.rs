@@ -29,11 +29,11 @@ impl<C: Timer + 'static> LayerOptions<C> {
             let (together, others): (Vec<_>, Vec<_>) =
                 left.into_iter().partition(|(limit, _)| limit.store().is(&store));
             left = others;
-            let told = match &together[..] {
+            let next = match &together[..] {
                 [(limit, question)] => self.decide_one(limit, question).await,
                 _ => self.decide_in_store(&store, &together).await,
             };
-            verdict.then(told);
+            verdict.then(next);
             if verdict.refused.is_some() {
                 break;
             }

@@ -19,7 +19,7 @@ pub(super) fn print(args: &Args, has_telemetry: bool, server: &Server) {
     let every = Nanos::from(args.state_interval);
     let state = args.state.as_ref().map(|path| format!("{}, written every {every}", path.display()));
     #[cfg(feature = "otlp")]
-    let collector = has_telemetry.then(|| args.otlp.told());
+    let collector = has_telemetry.then(|| args.otlp.destination());
     #[cfg(not(feature = "otlp"))]
     let collector = has_telemetry.then(String::new);
     if args.log_format == LogFormat::Json {

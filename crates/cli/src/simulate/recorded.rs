@@ -98,18 +98,18 @@ pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), Si
     let rules = server_rules::load(path, Keeping::Memory)?;
     let Recorded { recording, source } = recorded;
     let hash = |name: &str| recording.names.iter().find(|(_, known)| *known == name).map(|(hash, _)| *hash);
-    let told = what_if(recording, &rules.limits, &hash, usize::from(args.top));
+    let replayed = what_if(recording, &rules.limits, &hash, usize::from(args.top));
     super::written(super::print_with(|out| match args.format {
-        Output::Table => write_table(out, source, recording, &told),
+        Output::Table => write_table(out, source, recording, &replayed),
         Output::Json => {
-            let told = json!({
+            let replayed = json!({
                 "source": source,
                 "share": recording.share.fraction(),
                 "from": recording.from / 1_000_000_000,
                 "until": recording.until / 1_000_000_000,
-                "limits": told,
+                "limits": replayed,
             });
-            serde_json::to_writer_pretty(&mut *out, &told)?;
+            serde_json::to_writer_pretty(&mut *out, &replayed)?;
             writeln!(out)
         }
     }))
@@ -162,7 +162,12 @@ pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<R
     Ok(report)
 }
 
-fn write_table(out: &mut impl Write, source: &str, recording: &Recording, told: &[WhatIf]) -> io::Result<()> {
+fn write_table(
+    out: &mut impl Write,
+    source: &str,
+    recording: &Recording,
+    replayed: &[WhatIf],
+) -> io::Result<()> {
     writeln!(
         out,
         "{source}: {} requests of {} of all keys, {} to {} UTC",
@@ -171,16 +176,16 @@ fn write_table(out: &mut impl Write, source: &str, recording: &Recording, told: 
         write_utc(recording.from),
         write_utc(recording.until),
     )?;
-    told.iter().try_for_each(|told| write_limit(out, told))
+    replayed.iter().try_for_each(|replayed| write_limit(out, replayed))
 }
 
-fn write_limit(out: &mut impl Write, told: &WhatIf) -> io::Result<()> {
-    let WhatIf { limit, was, candidate, requests, keys, denied, would_deny, .. } = told;
+fn write_limit(out: &mut impl Write, replayed: &WhatIf) -> io::Result<()> {
+    let WhatIf { limit, was, candidate, requests, keys, denied, would_deny, .. } = replayed;
     writeln!(out, "\n{limit}: {candidate}")?;
     if let Some(was) = was.as_ref().filter(|was| *was != candidate) {
         writeln!(out, "  in place of {was}")?;
     }
-    for line in &told.notes {
+    for line in &replayed.notes {
         writeln!(out, "  note: {line}")?;
     }
     if *requests == 0 {
@@ -193,28 +198,28 @@ fn write_limit(out: &mut impl Write, told: &WhatIf) -> io::Result<()> {
     let part = |part: u64, all: u64| format!("{part} ({:.3}%)", part as f64 / all.max(1) as f64 * 100.0);
     row(&format!("denied of {requests} requests"), &|of| part(of.requests, *requests))?;
     row(&format!("denied of {keys} keys"), &|of| part(of.keys, *keys))?;
-    if told.share < 1.0 {
+    if replayed.share < 1.0 {
         row("all keys: requests, about", &|of| with_margin(of.all_requests))?;
         row("all keys: keys, about", &|of| with_margin(of.all_keys))?;
     }
     writeln!(
         out,
         "  {} keys would be denied that were not, and {} would not be denied any more.",
-        told.newly_denied, told.no_longer_denied
+        replayed.newly_denied, replayed.no_longer_denied
     )?;
-    if !told.most_denied.is_empty() {
+    if !replayed.most_denied.is_empty() {
         writeln!(out, "  {:<36}{:>10}{:>10}{:>10}", "denied most", "requests", "really", "candidate")?;
     }
-    for key in &told.most_denied {
+    for key in &replayed.most_denied {
         let name = key.name.as_ref().unwrap_or(&key.hash);
         let shown = printable(name, 34);
         writeln!(out, "  {shown:<36}{:>10}{:>10}{:>10}", key.requests, key.was_denied, key.would_deny)?;
     }
-    if told.share < 1.0 {
+    if replayed.share < 1.0 {
         writeln!(
             out,
             "  About: estimated from {} of the keys, with two standard deviations.",
-            format_args!("{}%", told.share * 100.0)
+            format_args!("{}%", replayed.share * 100.0)
         )?;
     }
     Ok(())

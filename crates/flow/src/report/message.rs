@@ -153,7 +153,7 @@ impl Collect {
         let own_bytes = own.and_then(|own| serde_json::to_string(own).ok()).map_or(0, |text| text.len());
         let (mut bytes, mut resources) = (own_bytes, Vec::new());
         for (_, resource, seconds) in &all {
-            let told = ResourceReport {
+            let report = ResourceReport {
                 name: resource.name(),
                 in_flight: resource.node().in_flight(),
                 seconds: seconds.clone(),
@@ -164,7 +164,7 @@ impl Collect {
                 contexts: busiest(resource.contexts(), |name| resource.context(name), now),
             };
             // Names and numbers can always be written.
-            let Ok(value) = serde_json::to_value(told) else { continue };
+            let Ok(value) = serde_json::to_value(report) else { continue };
             bytes += value.to_string().len() + 1;
             if bytes > MAX_BYTES {
                 break;

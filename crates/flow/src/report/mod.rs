@@ -168,7 +168,7 @@ impl Gate {
             report,
             collect: Collect::default(),
             rules: Rules::default(),
-            told: None,
+            sent_version: None,
         };
         let work = move || {
             let done = state.once();
@@ -204,18 +204,18 @@ struct Reporting {
     collect: Collect,
     rules: Rules,
     /// The version of the gate's rules that the server has.
-    told: Option<u64>,
+    sent_version: Option<u64>,
 }
 
 impl Reporting {
     /// Sends one report. Returns true if its answer brought rules that were loaded.
     fn once(&mut self) -> Result<bool, ReportError> {
         let loaded = self.gate.rules_version();
-        let own = (self.told != Some(loaded)).then(|| OwnRules::of(&self.gate));
+        let own = (self.sent_version != Some(loaded)).then(|| OwnRules::of(&self.gate));
         let body = self.collect.body(&self.gate, &self.report, &self.rules, own.as_ref());
         let ReportReply { rules, wants_own } = self.client.send(&body)?;
         self.collect.sent();
-        self.told = (!wants_own).then_some(loaded);
+        self.sent_version = (!wants_own).then_some(loaded);
         let Some(pushed) = rules else { return Ok(false) };
         let loaded = yaml::parse(&pushed.text)
             .map_err(ReportError::Format)

@@ -122,12 +122,12 @@ impl Batcher {
 }
 
 fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u64], mut give: impl FnMut(BatchAnswer)) {
-    let told = before.and_then(|value| {
-        let told =
+    let recomputed = before.and_then(|value| {
+        let recomputed =
             plan.decisions(value.as_deref(), now, costs, |_, decision, seen| give(Ok((decision, seen))));
-        told.ok_or(StoreError::NotOurs)
+        recomputed.ok_or(StoreError::NotOurs)
     });
-    if let Err(error) = told {
+    if let Err(error) = recomputed {
         for _ in costs {
             give(Err(error.clone()));
         }

@@ -118,7 +118,7 @@ impl Connector {
     }
 
     fn attempt(&self, reached: bool) -> Attempt {
-        let (tell, told) = watch::channel(None);
+        let (tell, receiver) = watch::channel(None);
         let (address, prefix, state) = (self.address.clone(), self.prefix.clone(), Arc::clone(&self.state));
         self.runtime.spawn(async move {
             // Passwords and certificates change while the process runs.
@@ -143,7 +143,7 @@ impl Connector {
             // All callers may have given up.
             let _ = tell.send(Some(result));
         });
-        told
+        receiver
     }
 
     /// The number of the current connection, if any.
@@ -211,7 +211,7 @@ fn silent(address: &Address) -> StoreError {
 /// The error of an attempt to connect. If it failed before the first reply, perhaps only one side speaks TLS; this hint is
 /// omitted if the store was `reached` before.
 fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool) -> StoreError {
-    let told = fault::of(error, prefix);
+    let cause = fault::of(error, prefix);
     let io = fault::io(error);
     let ended = !reached
         && matches!(
@@ -222,27 +222,27 @@ fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool)
     let hint = match (tls, address.is_tls()) {
         (Some(rustls::Error::InvalidCertificate(_)), _) => CERTIFICATE,
         (Some(_), _) => NO_TLS,
-        (None, true) if told == StoreError::TimedOut => return silent(address),
+        (None, true) if cause == StoreError::TimedOut => return silent(address),
         (None, true) if ended => NO_TLS,
-        (None, false) if ended || told == StoreError::BadReply => TLS,
+        (None, false) if ended || cause == StoreError::BadReply => TLS,
         _ => {
-            if matches!(told, StoreError::Script(_) | StoreError::Server(_))
+            if matches!(cause, StoreError::Script(_) | StoreError::Server(_))
                 && let Some(advice) = address.advice()
             {
                 return StoreError::Address(format!("{} ({advice})", fault::words(error)).into());
             }
-            return match told {
+            return match cause {
                 StoreError::Lost(why) => StoreError::Refused(why),
                 // No script has run yet, so the login itself lacks permission.
                 StoreError::Forbidden(why) | StoreError::Script(why) => StoreError::NotPermitted(why),
-                told => told,
+                cause => cause,
             };
         }
     };
-    let why = match told {
+    let why = match cause {
         StoreError::Lost(why) => why.to_string(),
         StoreError::BadReply => "the reply is not from a Redis server".into(),
-        told => told.to_string(),
+        cause => cause.to_string(),
     };
     StoreError::Refused(format!("{why} ({hint})").into())
 }

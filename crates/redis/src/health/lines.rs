@@ -25,7 +25,7 @@ pub struct HealthLog {
     limiter: Limiter<SystemClock>,
     /// Whether a line has said that the store is too far away for the limits' deadlines.
     far: bool,
-    told: Health,
+    logged: Health,
     opened: u64,
     /// For the lines about the store's clock: that it differs from this node's, and that it went back.
     clock: [Limiter<SystemClock>; 2],
@@ -35,23 +35,23 @@ impl HealthLog {
     pub fn new() -> Self {
         let a_minute = |lines| Limiter::new(Policy::token_bucket(Quota::per_minute(lines)));
         let clock = [a_minute(1), a_minute(1)];
-        Self { limiter: a_minute(LINES), told: Health::Up, opened: 0, far: false, clock }
+        Self { limiter: a_minute(LINES), logged: Health::Up, opened: 0, far: false, clock }
     }
 
     fn next(&mut self, health: Health, any_open: bool, opened: u64, now: Nanos) -> Option<Line> {
         let line = match health {
-            Health::Up if self.told != Health::Up => Line::Back,
+            Health::Up if self.logged != Health::Up => Line::Back,
             Health::Up if opened != self.opened => Line::WasDown,
             // A store that has not been reached yet is reported as down only once a breaker opens.
-            Health::Down if self.told != Health::Down && any_open => Line::Down,
-            Health::Slow if self.told != Health::Slow => Line::Slow,
-            Health::Partly if self.told != Health::Partly => Line::Partly,
+            Health::Down if self.logged != Health::Down && any_open => Line::Down,
+            Health::Slow if self.logged != Health::Slow => Line::Slow,
+            Health::Partly if self.logged != Health::Partly => Line::Partly,
             _ => return None,
         };
         if self.limiter.acquire_at(1, now).is_denied() {
             return None;
         }
-        (self.told, self.opened) = (health, opened);
+        (self.logged, self.opened) = (health, opened);
         Some(line)
     }
 
@@ -139,16 +139,16 @@ mod tests {
     fn a_flapping_store_does_not_flood_the_log_and_its_final_state_is_logged() {
         let mut lines = HealthLog::new();
         let at = |ms: u64| Nanos::from_millis(10_000_000 + ms);
-        let mut told = Vec::new();
+        let mut logged = Vec::new();
         // Ten minutes with ten changes per second.
         for tick in 0..6_000 {
             let (health, down) = if tick % 2 == 0 { (Health::Down, true) } else { (Health::Up, false) };
-            told.extend(lines.next(health, down, tick / 2 + 1, at(tick * 100)));
+            logged.extend(lines.next(health, down, tick / 2 + 1, at(tick * 100)));
         }
-        assert_eq!(told[..4], [Line::Down, Line::Back, Line::Down, Line::Back]);
-        assert!((60..=66).contains(&told.len()), "{} lines", told.len());
-        told.extend((0..10).filter_map(|s| lines.next(Health::Down, true, 3_001, at(600_000 + 2_000 * s))));
-        assert_eq!(told.last(), Some(&Line::Down));
+        assert_eq!(logged[..4], [Line::Down, Line::Back, Line::Down, Line::Back]);
+        assert!((60..=66).contains(&logged.len()), "{} lines", logged.len());
+        logged.extend((0..10).filter_map(|s| lines.next(Health::Down, true, 3_001, at(600_000 + 2_000 * s))));
+        assert_eq!(logged.last(), Some(&Line::Down));
         assert_eq!(lines.next(Health::Up, false, 3_001, at(660_000)), Some(Line::Back));
     }
 

@@ -22,12 +22,12 @@ impl SharedLimit {
         cost: u64,
         deadline: Deadline,
     ) -> SharedDecision {
-        let told = match self.formers(key, deadline).await {
+        let decided = match self.formers(key, deadline).await {
             Ok(formers) if formers.is_empty() => return self.acquire_alone(key, cost, deadline).await,
             Ok(formers) => self.take_by_all(key, cost, formers, deadline).await,
             Err(error) => Err(error),
         };
-        self.answer(key, cost, told)
+        self.answer(key, cost, decided)
     }
 
     /// Takes `cost` by this limit's rule and by all others, in one step where a cluster can. Otherwise the others come first, and get
@@ -43,9 +43,9 @@ impl SharedLimit {
         let mut steps: Vec<_> = of_formers(&far, key, cost).map(|far| vec![far]).collect();
         steps.push([self.request(key, cost)].into_iter().chain(of_formers(&near, key, cost)).collect());
         for (at, requests) in steps.into_iter().enumerate() {
-            let told = decide_joint(&self.0.store, &requests, true, deadline).await;
-            let told = told.map(|decisions| strictest(&decisions));
-            let admits = told.as_ref().is_ok_and(|decision| !decision.is_denied());
+            let decided = decide_joint(&self.0.store, &requests, true, deadline).await;
+            let decided = decided.map(|decisions| strictest(&decisions));
+            let admits = decided.as_ref().is_ok_and(|decision| !decision.is_denied());
             if admits && at < far.len() {
                 continue;
             }
@@ -56,7 +56,7 @@ impl SharedLimit {
                 // What fails stays charged.
                 let _ = self.change_in_store(&former.plan, whole, script, &arguments).await;
             }
-            return told;
+            return decided;
         }
         Err(StoreError::BadReply)
     }

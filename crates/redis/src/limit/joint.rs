@@ -50,12 +50,12 @@ pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<Shared
     let Some(deadline) = parts.iter().map(|part| part.limit.deadline()).min() else {
         return Ok(Vec::new());
     };
-    let told = if may_be_bound {
+    let result = if may_be_bound {
         Box::pin(decide_bound(store, parts, requests, deadline)).await
     } else {
         decide_joint(store, &requests, true, deadline).await
     };
-    let error = match told {
+    let error = match result {
         Ok(decisions) => return Ok(decisions.into_iter().map(SharedDecision::by_store).collect()),
         Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
         Err(error) => error,
@@ -86,8 +86,8 @@ async fn decide_bound(
     for (part, formers) in parts.iter().zip(&formers) {
         requests.extend(of_formers(formers, &part.key, part.cost));
     }
-    let told = decide_joint(store, &requests, true, deadline).await?;
-    by_all(&told, &formers).ok_or(StoreError::BadReply)
+    let decisions = decide_joint(store, &requests, true, deadline).await?;
+    by_all(&decisions, &formers).ok_or(StoreError::BadReply)
 }
 
 /// The rules that bind each part, and can be asked in one step with its own.
@@ -104,8 +104,8 @@ pub(super) async fn formers_of(
 }
 
 /// The strictest decision of each part, of those by its own rule and then those by the others.
-pub(super) fn by_all(told: &[Decision], formers: &[Vec<Former>]) -> Option<Vec<Decision>> {
-    let (own, mut others) = told.split_at_checked(formers.len())?;
+pub(super) fn by_all(decisions: &[Decision], formers: &[Vec<Former>]) -> Option<Vec<Decision>> {
+    let (own, mut others) = decisions.split_at_checked(formers.len())?;
     let mut answers = Vec::with_capacity(formers.len());
     for (own, formers) in own.iter().zip(formers) {
         let (its, rest) = others.split_at_checked(formers.len())?;

@@ -102,9 +102,11 @@ impl SharedLimit {
                 asked.extend(requests.into_iter().map(|request| (Arc::clone(&held), request)));
             }
         }
-        let mut told = self.ask_for_leases(leases, asked, deadline).await.into_iter();
+        let mut results = self.ask_for_leases(leases, asked, deadline).await.into_iter();
         let answer = |(known, (key, cost)): (Option<SharedDecision>, &(K, u64))| {
-            known.unwrap_or_else(|| self.answer(key, *cost, told.next().unwrap_or(Err(StoreError::BadReply))))
+            known.unwrap_or_else(|| {
+                self.answer(key, *cost, results.next().unwrap_or(Err(StoreError::BadReply)))
+            })
         };
         known.into_iter().zip(requests).map(answer).collect()
     }
@@ -128,15 +130,16 @@ impl SharedLimit {
             tags.push(tag);
             known.push(remembered);
         }
-        let mut told = self.0.store.batcher().decide_many(self.plan(), asked, deadline).await.into_iter();
+        let mut results = self.0.store.batcher().decide_many(self.plan(), asked, deadline).await.into_iter();
         let mut answers = Vec::with_capacity(requests.len());
         for (((key, cost), tag), known) in requests.iter().zip(tags).zip(known) {
             answers.push(known.unwrap_or_else(|| {
-                let told = told.next().unwrap_or(Err(StoreError::BadReply)).map(|(decision, _)| decision);
-                if let Ok(decision) = &told {
+                let result =
+                    results.next().unwrap_or(Err(StoreError::BadReply)).map(|(decision, _)| decision);
+                if let Ok(decision) = &result {
                     self.0.store.remember(tag, *cost, decision, now);
                 }
-                self.answer(key, *cost, told)
+                self.answer(key, *cost, result)
             }));
         }
         answers

@@ -160,9 +160,9 @@ impl SharedLimit {
             }
             LeaseAnswer::Refill(held, request) => {
                 // Boxed: decisions from an allotment at hand are the common ones.
-                let told = Box::pin(self.ask_for_leases(leases, vec![(held, request)], deadline)).await;
-                let told = told.into_iter().next().unwrap_or(Err(StoreError::BadReply));
-                return self.answer(key, cost, told);
+                let results = Box::pin(self.ask_for_leases(leases, vec![(held, request)], deadline)).await;
+                let result = results.into_iter().next().unwrap_or(Err(StoreError::BadReply));
+                return self.answer(key, cost, result);
             }
         };
         from_lease(decision)
@@ -198,7 +198,7 @@ impl SharedLimit {
         let tag = self.denial_tag(&whole);
         let ask = Ask { plan: &self.0.plan, key: whole, cost, tag, deadline };
         match self.0.store.decide(ask).await {
-            Ok(told) => told,
+            Ok(result) => result,
             Err(error) => (key.with_bytes(|key| self.without_store(key, cost, error)), Nanos::ZERO),
         }
     }
@@ -214,7 +214,7 @@ impl SharedLimit {
     /// Like [`peek`](Self::peek), with a given deadline (see [`acquire_by`](Self::acquire_by)).
     pub async fn peek_by(&self, key: impl Key, cost: u64, deadline: Deadline) -> SharedDecision {
         let error = match self.look(&key, cost, deadline).await {
-            Ok(told) => match &told[..] {
+            Ok(result) => match &result[..] {
                 [standing, asked @ ..] if !asked.is_empty() => {
                     let asked = strictest(asked);
                     let seen = if asked.is_denied() { asked } else { standing_at(standing, asked.delay()) };
@@ -428,9 +428,9 @@ impl SharedLimit {
         &self,
         key: &impl Key,
         cost: u64,
-        told: Result<Decision, StoreError>,
+        result: Result<Decision, StoreError>,
     ) -> SharedDecision {
-        match told {
+        match result {
             Ok(decision) => SharedDecision::by_store(decision),
             Err(error) => key.with_bytes(|key| self.without_store(key, cost, error)),
         }

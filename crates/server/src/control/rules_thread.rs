@@ -39,14 +39,14 @@ impl RulesThread {
     /// The result of this work; `None` if it panicked.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let permit = Arc::clone(&self.free).acquire_owned().await.ok()?;
-        let (tell, told) = oneshot::channel();
+        let (tell, receiver) = oneshot::channel();
         let job = move || {
             let _permit = permit;
             // A client that has gone receives nothing.
             drop(tell.send(work()));
         };
         self.jobs.send(Box::new(job)).ok()?;
-        told.await.ok()
+        receiver.await.ok()
     }
 }
 

@@ -207,11 +207,11 @@ impl Throttle {
 
     /// Takes from a key's bucket after the request was allowed.
     pub(crate) fn acquire_share(&self, key: &[u8], ask: &ThrottleAsk, now: Nanos) -> Decision {
-        self.told(key, ask, self.limiter.acquire_with_at(&ask.policy, key, ask.quantity, now), now)
+        self.counted(key, ask, self.limiter.acquire_with_at(&ask.policy, key, ask.quantity, now), now)
     }
 
     /// Converts and counts a bucket's decision for the client.
-    pub(crate) fn told(&self, key: &[u8], ask: &ThrottleAsk, decision: Decision, now: Nanos) -> Decision {
+    pub(crate) fn counted(&self, key: &[u8], ask: &ThrottleAsk, decision: Decision, now: Nanos) -> Decision {
         if ask.quantity > 0 {
             if self.counts.add(&decision) {
                 self.heavy.record(key, decision.is_denied(), &self.counts.sampling, now);

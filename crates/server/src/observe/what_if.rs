@@ -157,7 +157,7 @@ impl Replay<'_> {
         let recorded = recording.limits.iter().find(|limit| limit.name == spec.name);
         let share = recording.share.fraction();
         let mut notes = self.notes(recorded.is_some(), events);
-        let mut told = WhatIf {
+        let mut found = WhatIf {
             limit: spec.name.clone(),
             was: recorded.and_then(|limit| limit.rule.clone()),
             candidate: spec.policy.to_string(),
@@ -168,11 +168,11 @@ impl Replay<'_> {
             Ok(policy) if spec.policy.algorithm.limits_rate() => policy,
             Ok(_) => {
                 notes.push("it limits what is in flight, which is not replayed".to_owned());
-                return WhatIf { notes, ..told };
+                return WhatIf { notes, ..found };
             }
             Err(error) => {
                 notes.push(error.to_string());
-                return WhatIf { notes, ..told };
+                return WhatIf { notes, ..found };
             }
         };
         let own = self.own(&mut notes);
@@ -184,26 +184,26 @@ impl Replay<'_> {
             if key.requests == 0 {
                 continue;
             }
-            told.keys += 1;
-            told.requests += key.requests;
-            told.newly_denied += u64::from(key.was_denied == 0 && key.would_deny > 0);
-            told.no_longer_denied += u64::from(key.was_denied > 0 && key.would_deny == 0);
+            found.keys += 1;
+            found.requests += key.requests;
+            found.newly_denied += u64::from(key.was_denied == 0 && key.would_deny > 0);
+            found.no_longer_denied += u64::from(key.was_denied > 0 && key.would_deny == 0);
             was.add(key.was_denied);
             would.add(key.would_deny);
             if key.was_denied > 0 || key.would_deny > 0 {
-                told.most_denied.push(key);
+                found.most_denied.push(key);
             }
         }
-        told.most_denied.sort_by(|one, other| {
+        found.most_denied.sort_by(|one, other| {
             (other.would_deny, other.was_denied).cmp(&(one.would_deny, one.was_denied))
         });
-        told.most_denied.truncate(most);
+        found.most_denied.truncate(most);
         WhatIf {
-            all_keys: of_keys(told.keys, share),
+            all_keys: of_keys(found.keys, share),
             denied: was.denials(share),
             would_deny: would.denials(share),
             notes,
-            ..told
+            ..found
         }
     }
 
@@ -212,7 +212,7 @@ impl Replay<'_> {
         let (is_denied, policy) = (policy.is_none(), policy.unwrap_or(general));
         let mut state = vec![0; policy.words()];
         let hash = events[0].key;
-        let mut told = WhatIfKey {
+        let mut found = WhatIfKey {
             hash: format!("{hash:016x}"),
             name: self.recording.names.get(&hash).cloned(),
             ..WhatIfKey::default()
@@ -230,12 +230,12 @@ impl Replay<'_> {
                 policy.charge(&mut state, now, event.cost);
             }
             if event.time >= since {
-                told.requests += 1;
-                told.was_denied += u64::from(event.verdict.is_denied());
-                told.would_deny += u64::from(would_deny);
+                found.requests += 1;
+                found.was_denied += u64::from(event.verdict.is_denied());
+                found.would_deny += u64::from(would_deny);
             }
         }
-        told
+        found
     }
 
     /// The policies of the keys that the rules name, by their hashes; `None` for a key that they deny.

@@ -24,16 +24,16 @@ pub(super) fn each_line<E: From<io::Error>>(
         if buffer.is_empty() {
             return Ok(());
         }
-        let (mut used, mut told) = (0, Ok(()));
+        let (mut used, mut taken) = (0, Ok(()));
         for end in memchr_iter(b'\n', buffer) {
-            told = each((end - used <= MAX_LINE).then(|| without_return(&buffer[used..end])));
+            taken = each((end - used <= MAX_LINE).then(|| without_return(&buffer[used..end])));
             used = end + 1;
-            if told.is_err() {
+            if taken.is_err() {
                 break;
             }
         }
         input.consume(used);
-        told?;
+        taken?;
         if used > 0 {
             continue;
         }

@@ -118,5 +118,5 @@ fn is_tar(head: &[u8]) -> bool {
     let header = tar::Header::from_byte_slice(&head[..TAR_BLOCK]);
     let field = 148..156;
     let sum = |at: usize| if field.contains(&at) { 32 } else { u32::from(head[at]) };
-    header.cksum().is_ok_and(|told| told == (0..TAR_BLOCK).map(sum).sum::<u32>())
+    header.cksum().is_ok_and(|stated| stated == (0..TAR_BLOCK).map(sum).sum::<u32>())
 }

@@ -49,7 +49,7 @@ where
         let guard = match self.options.enter(&parts) {
             Ok(guard) => guard,
             Err(stopped) => {
-                return ResponseFuture::answered(self.options.refuse(&stopped, &parts).map(Body::told));
+                return ResponseFuture::answered(self.options.refuse(&stopped, &parts).map(Body::of_text));
             }
         };
         let request = Request::from_parts(parts, body);

@@ -119,34 +119,34 @@ fn of_app(control: &ControlPlane, summary: &AppSummary) -> Value {
     json!({
         "app": summary.app,
         "instances": instances.collect::<Vec<_>>(),
-        "resources": summary.resources.iter().map(|(name, told)| of_resource(name, told)).collect::<Vec<_>>(),
+        "resources": summary.resources.iter().map(|(name, resource)| of_resource(name, resource)).collect::<Vec<_>>(),
         "rules": control.flow.pushed.get(&summary.app),
     })
 }
 
-fn of_resource(name: &str, told: &ResourceSummary) -> Value {
-    let [pass, block, exceptions] = told.rates();
-    let of = |at: usize| told.minute.iter().map(|second| second[at]).collect::<Vec<_>>();
-    let hour = |at: usize| told.hour.iter().map(|minute| minute[at]).collect::<Vec<_>>();
-    let breakers = told
+fn of_resource(name: &str, resource: &ResourceSummary) -> Value {
+    let [pass, block, exceptions] = resource.rates();
+    let of = |at: usize| resource.minute.iter().map(|second| second[at]).collect::<Vec<_>>();
+    let hour = |at: usize| resource.hour.iter().map(|minute| minute[at]).collect::<Vec<_>>();
+    let breakers = resource
         .breakers
         .iter()
         .map(|((rule, state), instances)| json!({"rule": rule, "state": state, "instances": instances}));
-    let adaptive = told.adaptive.iter().map(|(rule, limit)| json!({"rule": rule, "limit": limit}));
+    let adaptive = resource.adaptive.iter().map(|(rule, limit)| json!({"rule": rule, "limit": limit}));
     json!({
         "resource": name,
         "pass_per_second": pass,
         "block_per_second": block,
         "exceptions_per_second": exceptions,
-        "mean_rt_ms": told.mean_rt().as_secs_f64() * 1e3,
-        "in_flight": told.in_flight,
+        "mean_rt_ms": resource.mean_rt().as_secs_f64() * 1e3,
+        "in_flight": resource.in_flight,
         "breakers": breakers.collect::<Vec<_>>(),
         "adaptive": adaptive.collect::<Vec<_>>(),
         "minute": {"pass": of(0), "block": of(1), "exceptions": of(2)},
         "hour": {"pass": hour(0), "block": hour(1)},
-        "blocked": told.blocked,
-        "origins": of_parts(&told.origins),
-        "contexts": of_parts(&told.contexts),
+        "blocked": resource.blocked,
+        "origins": of_parts(&resource.origins),
+        "contexts": of_parts(&resource.contexts),
     })
 }
 

@@ -39,16 +39,16 @@ fn of_limit(app: &App, limit: &str, step: Step, most: usize) -> Answered {
     let limits = app.service.limits();
     let spec = resolve(&limits, limit.as_bytes(), Some(&[]))?.limit.spec();
     let history = app.service.history();
-    let told = history.of(&spec.name, step, most);
-    let told = told.ok_or_else(|| Refusal::NoHistory { limit: spec.name.clone() })?;
+    let seconds = history.of(&spec.name, step, most);
+    let seconds = seconds.ok_or_else(|| Refusal::NoHistory { limit: spec.name.clone() })?;
     let mut body = json!({
         "limit_name": spec.name,
-        "step_seconds": told.step,
-        "end": told.end,
+        "step_seconds": seconds.step,
+        "end": seconds.end,
         "memory": memory(history.size()),
     });
     for (at, name) in OUTCOMES.iter().enumerate() {
-        body[name] = told.points.iter().map(|point| point[at]).collect();
+        body[name] = seconds.points.iter().map(|point| point[at]).collect();
     }
     if let Some(sample) = history.latency_of(&spec.name, step, most) {
         body["latency_seconds"] = latency_bounds().collect();
@@ -59,12 +59,12 @@ fn of_limit(app: &App, limit: &str, step: Step, most: usize) -> Answered {
 
 fn of_answers(app: &App, step: Step, most: usize) -> Answered {
     let history = app.service.history();
-    let told = history.latency(step, most).ok_or_else(|| Refusal::NoHistory { limit: String::new() })?;
+    let latencies = history.latency(step, most).ok_or_else(|| Refusal::NoHistory { limit: String::new() })?;
     Ok(answer::json(&json!({
-        "step_seconds": told.step,
-        "end": told.end,
+        "step_seconds": latencies.step,
+        "end": latencies.end,
         "latency_seconds": latency_bounds().collect::<Vec<_>>(),
-        "answers": told.points.iter().map(|point| point.to_vec()).collect::<Vec<_>>(),
+        "answers": latencies.points.iter().map(|point| point.to_vec()).collect::<Vec<_>>(),
         "memory": memory(history.size()),
     })))
 }

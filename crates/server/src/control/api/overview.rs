@@ -59,16 +59,16 @@ fn limit_body(app: &App, limit: &Limit, recent: usize) -> Value {
         "shadow_denied": counts.shadow_denied,
         "errors": counts.errors,
     });
-    if let Some(told) = app.service.history().of(name, Step::Second, recent.max(RATE_SECONDS)) {
+    if let Some(seconds) = app.service.history().of(name, Step::Second, recent.max(RATE_SECONDS)) {
         // The latest seconds, oldest first. Requests that a shadow limit would have denied count as denied.
         let sum = |one: usize, other: usize| -> Vec<u32> {
-            told.points.iter().map(|point| point[one].saturating_add(point[other])).collect()
+            seconds.points.iter().map(|point| point[one].saturating_add(point[other])).collect()
         };
         let (admitted, denied) = (sum(0, 1), sum(2, 3));
         body["admitted_per_second"] = json!(rate(&admitted));
         body["denied_per_second"] = json!(rate(&denied));
         if recent > 0 {
-            body["recent"] = json!({"end": told.end, "admitted": admitted, "denied": denied});
+            body["recent"] = json!({"end": seconds.end, "admitted": admitted, "denied": denied});
         }
     }
     if let Some(top) = limit.top(1, app.service.now())

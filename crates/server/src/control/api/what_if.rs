@@ -34,20 +34,21 @@ pub(super) async fn answer(
     let rules = rules.map_err(|problems| Problem::bad_rules(&problems))?;
     let (recording, permit) = taken(control, caller, None, None).await?;
     let trace = app.service.trace().cloned();
-    let told = spawn_blocking(move || {
+    let replayed = spawn_blocking(move || {
         let concern = |name: &str| rights.as_ref().is_none_or(|rights| rights.concern(name.as_bytes()));
         let limits: Vec<_> = rules.limits.into_iter().filter(|limit| concern(&limit.name)).collect();
         // A key that is not chosen is not in the trace: that is known of it.
         let hash = |key: &str| Some(trace.as_ref()?.chosen(key.as_bytes()).unwrap_or(u64::MAX));
-        let told = what_if(&recording, &limits, &hash, KEYS);
+        let replayed = what_if(&recording, &limits, &hash, KEYS);
         drop(permit);
         json!({
             "share": recording.share.fraction(),
             "from": recording.from / 1_000_000_000,
             "until": recording.until / 1_000_000_000,
-            "limits": told,
+            "limits": replayed,
         })
     });
-    let told = told.await.map_err(|_| Problem::at("#", "the replay failed; the server's log says why"))?;
-    Ok(answer::json(&told))
+    let replayed =
+        replayed.await.map_err(|_| Problem::at("#", "the replay failed; the server's log says why"))?;
+    Ok(answer::json(&replayed))
 }

@@ -140,14 +140,14 @@ impl Reports {
         let instances = self.current(now);
         let mut apps: Vec<AppSummary> = Vec::new();
         // The instances of an application stand side by side.
-        for ((name, instance), told) in
+        for ((name, instance), reported) in
             instances.iter().filter(|((name, _), _)| app.is_none_or(|app| app == name))
         {
             if apps.last().is_none_or(|last| last.app != *name) {
                 apps.push(AppSummary::new(name));
             }
             if let Some(last) = apps.last_mut() {
-                last.add(instance, told, now);
+                last.add(instance, reported, now);
             }
         }
         apps.iter_mut().for_each(AppSummary::finish);

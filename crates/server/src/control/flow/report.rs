@@ -133,11 +133,11 @@ impl Instance {
         // Each report lists all resources of the program; one that is missing is gone.
         let mut before = std::mem::take(&mut self.resources);
         let all = resources.len();
-        for told in resources {
-            if self.resources.len() < room && told.name.len() <= MAX_RESOURCE_NAME {
-                let mut resource = before.remove(&told.name).unwrap_or_default();
-                resource.take(&told, its, self.ahead.unwrap_or(0));
-                self.resources.insert(told.name, resource);
+        for reported in resources {
+            if self.resources.len() < room && reported.name.len() <= MAX_RESOURCE_NAME {
+                let mut resource = before.remove(&reported.name).unwrap_or_default();
+                resource.take(&reported, its, self.ahead.unwrap_or(0));
+                self.resources.insert(reported.name, resource);
             }
         }
         self.left_out = left_out.saturating_add(all - self.resources.len());
@@ -156,20 +156,20 @@ impl OwnRules {
 }
 
 impl Resource {
-    fn take(&mut self, told: &ResourceReport, now: u64, ahead: i128) {
-        self.in_flight = told.in_flight.min(MAX_COUNT);
+    fn take(&mut self, reported: &ResourceReport, now: u64, ahead: i128) {
+        self.in_flight = reported.in_flight.min(MAX_COUNT);
         let at_most = |count: u64| count.min(MAX_COUNT);
-        self.blocked = bounded(&told.blocked, at_most);
-        self.adaptive = bounded(&told.adaptive, at_most);
-        self.origins = bounded(&told.origins, |counts| counts.map(at_most));
-        self.contexts = bounded(&told.contexts, |counts| counts.map(at_most));
-        self.breakers = told
+        self.blocked = bounded(&reported.blocked, at_most);
+        self.adaptive = bounded(&reported.adaptive, at_most);
+        self.origins = bounded(&reported.origins, |counts| counts.map(at_most));
+        self.contexts = bounded(&reported.contexts, |counts| counts.map(at_most));
+        self.breakers = reported
             .breakers
             .iter()
             .take(MAX_RULES)
             .map(|(rule, state)| (short(rule, MAX_LABEL), known(state)))
             .collect();
-        for second in &told.seconds {
+        for second in &reported.seconds {
             // An answer may get lost: then the next report has the same seconds again.
             let is_recent = second[0] < now && now - second[0] <= MINUTE as u64;
             if is_recent && self.seconds.back().is_none_or(|last| last.0 < second[0]) {
@@ -202,8 +202,8 @@ impl Resource {
 }
 
 /// The first numbers, each within its bound.
-fn bounded<T: Copy>(told: &[(String, T)], bound: impl Fn(T) -> T) -> Vec<(String, T)> {
-    told.iter().take(MAX_RULES).map(|(name, count)| (short(name, MAX_LABEL), bound(*count))).collect()
+fn bounded<T: Copy>(counts: &[(String, T)], bound: impl Fn(T) -> T) -> Vec<(String, T)> {
+    counts.iter().take(MAX_RULES).map(|(name, count)| (short(name, MAX_LABEL), bound(*count))).collect()
 }
 
 /// A breaker's state, if it is one.

@@ -64,50 +64,50 @@ impl AppSummary {
         Self { app: app.to_owned(), instances: Vec::new(), resources: BTreeMap::new() }
     }
 
-    pub(super) fn add(&mut self, name: &str, told: &Instance, now: Nanos) {
-        let ago: Duration = now.saturating_since(told.seen).into();
+    pub(super) fn add(&mut self, name: &str, instance: &Instance, now: Nanos) {
+        let ago: Duration = now.saturating_since(instance.seen).into();
         let is_gone = ago >= GONE;
         self.instances.push(InstanceSummary {
             name: name.to_owned(),
             ago,
             is_gone,
-            version: told.version.clone(),
-            rejected: told.rejected.clone(),
-            left_out: told.left_out,
-            own: told.own.clone(),
+            version: instance.version.clone(),
+            rejected: instance.rejected.clone(),
+            left_out: instance.left_out,
+            own: instance.own.clone(),
         });
         if is_gone {
             return;
         }
-        let ahead = told.ahead.unwrap_or(0);
-        for (resource, told) in &told.resources {
+        let ahead = instance.ahead.unwrap_or(0);
+        for (resource, reported) in &instance.resources {
             let resource = self.resources.entry(resource.clone()).or_default();
-            resource.in_flight = resource.in_flight.saturating_add(told.in_flight);
-            for (at, counts) in &told.seconds {
+            resource.in_flight = resource.in_flight.saturating_add(reported.in_flight);
+            for (at, counts) in &reported.seconds {
                 let Ok(at) = u64::try_from(i128::from(*at) + ahead) else { continue };
                 let sum = resource.by_second.entry(at).or_default();
                 add(sum, counts);
             }
-            for (minute, counts) in &told.minutes {
+            for (minute, counts) in &reported.minutes {
                 add(resource.by_minute.entry(*minute).or_default(), counts);
             }
-            let last = told.seconds.back().map_or([0; 6], |(_, counts)| *counts);
-            resource.instances.push((name.to_owned(), [last[0], last[1], told.in_flight]));
-            for (reason, count) in &told.blocked {
+            let last = reported.seconds.back().map_or([0; 6], |(_, counts)| *counts);
+            resource.instances.push((name.to_owned(), [last[0], last[1], reported.in_flight]));
+            for (reason, count) in &reported.blocked {
                 let sum = resource.blocked.entry(reason.clone()).or_default();
                 *sum = sum.saturating_add(*count);
             }
             for (sums, parts) in
-                [(&mut resource.origins, &told.origins), (&mut resource.contexts, &told.contexts)]
+                [(&mut resource.origins, &reported.origins), (&mut resource.contexts, &reported.contexts)]
             {
                 for (part, counts) in parts {
                     add(sums.entry(part.clone()).or_default(), counts);
                 }
             }
-            for breaker in &told.breakers {
+            for breaker in &reported.breakers {
                 *resource.breakers.entry(breaker.clone()).or_default() += 1;
             }
-            for (rule, most) in &told.adaptive {
+            for (rule, most) in &reported.adaptive {
                 let sum = resource.adaptive.entry(rule.clone()).or_default();
                 *sum = sum.saturating_add(*most);
             }

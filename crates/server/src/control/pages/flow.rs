@@ -110,16 +110,16 @@ fn all(apps: &[AppSummary]) -> Markup {
 
 fn row_of_app(summary: &AppSummary) -> Markup {
     let resources = summary.resources.values();
-    let rates = resources.clone().fold([0.0; 2], |[pass, block], told| {
-        let [passed, blocked, _] = told.rates();
+    let rates = resources.clone().fold([0.0; 2], |[pass, block], resource| {
+        let [passed, blocked, _] = resource.rates();
         [pass + passed, block + blocked]
     });
-    let in_flight = resources.clone().fold(0_u64, |sum, told| sum.saturating_add(told.in_flight));
+    let in_flight = resources.clone().fold(0_u64, |sum, resource| sum.saturating_add(resource.in_flight));
     let open: usize = resources.clone().map(ResourceSummary::open).sum();
     let mut minute: Vec<Pair> = Vec::new();
-    for told in resources {
-        minute.resize(minute.len().max(told.minute.len()), [0; 2]);
-        for (sum, pair) in minute.iter_mut().zip(pairs(told)) {
+    for resource in resources {
+        minute.resize(minute.len().max(resource.minute.len()), [0; 2]);
+        for (sum, pair) in minute.iter_mut().zip(pairs(resource)) {
             *sum = chart::sum(&[*sum, pair]);
         }
     }
@@ -158,33 +158,33 @@ fn one(control: &ControlPlane, summary: &AppSummary) -> Markup {
                     th role="columnheader" scope="col" { (head) }
                 }
             } }
-            tbody role="rowgroup" { @for (name, told) in rows { (row_of_resource(&summary.app, name, told, &limits)) } }
+            tbody role="rowgroup" { @for (name, resource) in rows { (row_of_resource(&summary.app, name, resource, &limits)) } }
         }
         h2 { "Instances" }
         ul { @for instance in &summary.instances { li { (of_instance(instance, rules.as_ref().map(|rules| &*rules.version))) } } }
     }
 }
 
-fn row_of_resource(app: &str, name: &str, told: &ResourceSummary, limits: &[(Target, String)]) -> Markup {
-    let [pass, block, errors] = told.rates();
-    let rt = told.mean_rt().as_secs_f64() * 1e3;
+fn row_of_resource(app: &str, name: &str, resource: &ResourceSummary, limits: &[(Target, String)]) -> Markup {
+    let [pass, block, errors] = resource.rates();
+    let rt = resource.mean_rt().as_secs_f64() * 1e3;
     html! {
-        tr role="row" class=[(block > 0.0 || told.open() > 0).then_some("hurts")] {
+        tr role="row" class=[(block > 0.0 || resource.open() > 0).then_some("hurts")] {
             th role="rowheader" scope="row" {
                 a href={ "/flow?app=" (shown::encoded(app)) "&resource=" (shown::encoded(name)) } { (shown::text(name)) }
                 @for (_, limit) in limits.iter().filter(|(of, _)| matches!(of, Target::Name(of) if of == name)) {
                     small { (shown::text(limit)) }
                 }
-                @if let Some(reasons) = reasons(told) { small { "blocked: " (reasons) } }
-                @for ((rule, state), instances) in &told.breakers {
+                @if let Some(reasons) = reasons(resource) { small { "blocked: " (reasons) } }
+                @for ((rule, state), instances) in &resource.breakers {
                     small class=[(state != "closed").then_some("bad")] {
                         "breaker " (shown::text(rule)) ": " (state)
                         @if *instances > 1 { " at " (instances) " instances" }
                     }
                 }
-                @for (rule, limit) in &told.adaptive { small { (shown::text(rule)) ": " (limit) " in flight" } }
+                @for (rule, limit) in &resource.adaptive { small { (shown::text(rule)) ": " (limit) " in flight" } }
             }
-            (numbers([pass, block], told.in_flight, &pairs(told)))
+            (numbers([pass, block], resource.in_flight, &pairs(resource)))
             td role="cell" data-head="Errors/s" { (shown::rate(errors)) }
             td role="cell" data-head="Response" { (format!("{rt:.1} ms")) }
         }
@@ -192,9 +192,10 @@ fn row_of_resource(app: &str, name: &str, told: &ResourceSummary, limits: &[(Tar
 }
 
 /// The units that were blocked since the start, by reason.
-pub(super) fn reasons(told: &ResourceSummary) -> Option<String> {
-    let each = told.blocked.iter().map(|(why, sum)| format!("{} {}", shown::count(*sum), shown::text(why)));
-    (!told.blocked.is_empty()).then(|| each.collect::<Vec<_>>().join(", "))
+pub(super) fn reasons(resource: &ResourceSummary) -> Option<String> {
+    let each =
+        resource.blocked.iter().map(|(why, sum)| format!("{} {}", shown::count(*sum), shown::text(why)));
+    (!resource.blocked.is_empty()).then(|| each.collect::<Vec<_>>().join(", "))
 }
 
 /// The cells that applications and resources have alike.
@@ -224,6 +225,6 @@ fn of_instance(instance: &InstanceSummary, version: Option<&str>) -> Markup {
 }
 
 /// Passed and blocked in each second.
-pub(super) fn pairs(told: &ResourceSummary) -> Vec<Pair> {
-    told.minute.iter().map(|second| [second[0], second[1]]).collect()
+pub(super) fn pairs(resource: &ResourceSummary) -> Vec<Pair> {
+    resource.minute.iter().map(|second| [second[0], second[1]]).collect()
 }

@@ -63,12 +63,12 @@ fn found<'l>(limits: &'l crate::decide::limits::Limits, name: &str) -> Result<&'
 /// The state of a key, and the actions on it.
 async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
     let ask = Ask { limit: name.as_bytes(), key: Some(key.as_bytes()), cost: 1 };
-    let told: Result<_, Refusal> = app.service.decide(ask, Act::Peek, app.service.now()).await;
+    let answer: Result<_, Refusal> = app.service.decide(ask, Act::Peek, app.service.now()).await;
     let own = app.service.limits().limit(name.as_bytes()).and_then(|limit| limit.runtime_override(key));
     html! {
         section class="card" aria-label="The key" {
             h2 { (shown::text(key)) }
-            @match told {
+            @match answer {
                 Err(refusal) => p { (refusal.to_string()) },
                 Ok(answer) => {
                     @let decision = answer.decision;
@@ -132,19 +132,19 @@ pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, 
     let limit = found(&limits, name)?;
     let (counts, stats, history) = (limit.counts(), limit.limiter().stats(), app.service.history());
     let chart_of = |step, full, title: &str| {
-        let told = history.of(name, step, full)?;
-        let pairs = pairs(&told);
+        let seconds = history.of(name, step, full)?;
+        let pairs = pairs(&seconds);
         let [admitted, denied] = chart::sum(&pairs).map(shown::count);
-        let most = shown::rate(chart::most(&pairs) as f64 / told.step as f64);
+        let most = shown::rate(chart::most(&pairs) as f64 / seconds.step as f64);
         let words = format!("{title}: {admitted} admitted, {denied} denied, at most {most} a second");
         Some(chart::figure(&pairs, full, 180, &words))
     };
-    let sample = history.latency_of(name, Step::Second, 900).map(|told| latency::sums(&told.points));
+    let sample = history.latency_of(name, Step::Second, 900).map(|seconds| latency::sums(&seconds.points));
     let latency = sample.and_then(|sums| {
         let title = format!("Time for a decision, {} of the last 15 minutes", sums.iter().sum::<u64>());
         latency::histogram(&title, &sums)
     });
-    let recent = history.of(name, Step::Second, 10).map(|told| rates(&pairs(&told)));
+    let recent = history.of(name, Step::Second, 10).map(|seconds| rates(&pairs(&seconds)));
     let top = limit.top(KEYS, app.service.now());
     Ok(html! {
         ul class="facts" {

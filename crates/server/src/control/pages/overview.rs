@@ -102,8 +102,8 @@ pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
     let limits = app.service.limits();
     let row = |limit| {
         let limit: &Limit = limit;
-        let told = app.service.history().of(&limit.spec().name, Step::Second, RECENT);
-        let pairs = told.as_ref().map(pairs).unwrap_or_default();
+        let seconds = app.service.history().of(&limit.spec().name, Step::Second, RECENT);
+        let pairs = seconds.as_ref().map(pairs).unwrap_or_default();
         Row { limit, rates: rates(&pairs), pairs }
     };
     let named = limits.limits().iter().filter(|limit| limit.spec().name.contains(&view.q));
@@ -197,8 +197,8 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
 
 /// The latencies of answers in the last minute.
 fn answers(app: &App) -> Option<String> {
-    let told = app.service.history().latency(Step::Second, RECENT)?;
-    let sums = latency::sums(&told.points);
+    let latencies = app.service.history().latency(Step::Second, RECENT)?;
+    let sums = latency::sums(&latencies.points);
     let all: u64 = sums.iter().sum();
     Some(format!("{} answers in the last minute, {}", shown::count(all), latency::within(&sums)?))
 }

@@ -30,10 +30,10 @@ pub(super) fn page(control: &ControlPlane, name: &str, resource: &str) -> Result
 pub(super) fn changing(control: &ControlPlane, name: &str, resource: &str) -> Result<Markup, Missing> {
     let summary = summary(control, name)?;
     let missing = || Missing(format!("no instance of `{name}` reports the resource `{resource}`"));
-    let told = summary.resources.get(resource).ok_or_else(missing)?;
+    let reported = summary.resources.get(resource).ok_or_else(missing)?;
     let limits = limits(control, &summary);
     let limits = limits.iter().filter(|(of, _)| of.covers(resource)).map(|(_, limit)| limit);
-    let mut instances = told.instances.clone();
+    let mut instances = reported.instances.clone();
     instances.sort_by_key(|(_, counts)| std::cmp::Reverse(counts[1]));
     let parts = |parts: &std::collections::BTreeMap<String, [u64; 3]>| {
         let mut parts: Vec<_> = parts.iter().map(|(name, counts)| (name.clone(), *counts)).collect();
@@ -43,18 +43,18 @@ pub(super) fn changing(control: &ControlPlane, name: &str, resource: &str) -> Re
     Ok(html! {
         ul class="facts" {
             @for limit in limits { li { (shown::text(limit)) } }
-            @for ((rule, state), count) in &told.breakers {
+            @for ((rule, state), count) in &reported.breakers {
                 li class=[(state != "closed").then_some("bad")] { "breaker " (shown::text(rule)) ": " (state) ", " (count) " instances" }
             }
-            @for (rule, limit) in &told.adaptive { li { (shown::text(rule)) ": " (shown::count(*limit)) " in flight" } }
-            li { (shown::count(told.in_flight)) " in flight" }
+            @for (rule, limit) in &reported.adaptive { li { (shown::text(rule)) ": " (shown::count(*limit)) " in flight" } }
+            li { (shown::count(reported.in_flight)) " in flight" }
         }
-        @if let Some(reasons) = reasons(told) { p { "Blocked since the start: " (reasons) "." } }
-        (figure("hour", &told.hour, MINUTES, "minute"))
-        (figure("minute", &pairs(told), SECONDS, "second"))
+        @if let Some(reasons) = reasons(reported) { p { "Blocked since the start: " (reasons) "." } }
+        (figure("hour", &reported.hour, MINUTES, "minute"))
+        (figure("minute", &pairs(reported), SECONDS, "second"))
         (table("Instances", "Instance", &instances))
-        (table("Origins", "Origin", &parts(&told.origins)))
-        (table("Entry points", "Entry point", &parts(&told.contexts)))
+        (table("Origins", "Origin", &parts(&reported.origins)))
+        (table("Entry points", "Entry point", &parts(&reported.contexts)))
     })
 }
 

@@ -300,10 +300,10 @@ impl DescriptorService {
             headers.push((SOFT_EXCEEDED.into(), exceeded));
         }
         if let Some(vendor) = self.vendor {
-            let told = limited(places)
+            let decided = limited(places)
                 .filter_map(|found| Some((found.limit.spec().name.as_str(), found.decision.as_ref()?)));
             let text = |value: HeaderValue| value.to_str().unwrap_or_default().to_owned();
-            let fields = vendor.fields(told, now).into_iter();
+            let fields = vendor.fields(decided, now).into_iter();
             headers.extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
         }
         if self.modes.metadata {

@@ -82,8 +82,8 @@ impl DescriptorService {
             .iter()
             .map(|(limit, key, cost)| Ask { limit: limit.as_bytes(), key: Some(key), cost: *cost })
             .collect();
-        let told = self.service.reserve(&asks, ttl, now).await;
-        let (joint, id) = told.map_err(|(_, refusal)| refusal)?;
+        let result = self.service.reserve(&asks, ttl, now).await;
+        let (joint, id) = result.map_err(|(_, refusal)| refusal)?;
         for (found, answer) in reserved.into_iter().zip(joint.answers) {
             found.decision = Some(answer.decision);
         }

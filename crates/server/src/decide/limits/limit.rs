@@ -188,19 +188,19 @@ impl Limit {
             Act::Take => self.by_store(&store.take(key, cost, spent).await),
             Act::TakeAnyway => {
                 // A cost that fits is taken as usual, with others in one call or from an allotment.
-                let mut told = store.take(key, cost, spent).await;
-                if cost > 0 && told.decision.is_denied() && !matches!(told.source, Source::Failed(_)) {
-                    told = Box::pin(store.charge(key, cost)).await;
+                let mut shared = store.take(key, cost, spent).await;
+                if cost > 0 && shared.decision.is_denied() && !matches!(shared.source, Source::Failed(_)) {
+                    shared = Box::pin(store.charge(key, cost)).await;
                 }
-                let standing = self.by_store(&told);
+                let standing = self.by_store(&shared);
                 self.block_of(key, now).unwrap_or(standing)
             }
             Act::Charge => {
-                let told = Box::pin(store.charge(key, cost)).await;
-                if let Source::Failed(why) = &told.source {
+                let shared = Box::pin(store.charge(key, cost)).await;
+                if let Source::Failed(why) = &shared.source {
                     return Err(Refusal::NotCharged { limit: self.spec.name.clone(), why: why.clone() });
                 }
-                let standing = self.by_store(&told);
+                let standing = self.by_store(&shared);
                 self.block_of(key, now).unwrap_or(standing)
             }
             // Boxed, as below: a question that takes is the common one, and its future is moved several times.
@@ -233,8 +233,8 @@ impl Limit {
             let take = |&(key, cost): &(&[u8], u64)| self.decide_in_memory(Act::Take, key, cost, now);
             return requests.iter().filter_map(take).collect();
         };
-        let told = store.take_many(requests, spent).await;
-        let decisions: Vec<_> = told.iter().map(|told| self.by_store(told)).collect();
+        let all = store.take_many(requests, spent).await;
+        let decisions: Vec<_> = all.iter().map(|shared| self.by_store(shared)).collect();
         for (decision, (key, cost)) in decisions.iter().zip(requests) {
             self.count(Act::Take, key, *cost, decision, now);
         }
@@ -242,11 +242,11 @@ impl Limit {
     }
 
     /// A decision by the store, or by its replacement while it does not reply, which is counted as an error.
-    pub(crate) fn by_store(&self, told: &SharedDecision) -> Decision {
-        if matches!(told.source, Source::Failed(_) | Source::Local(_)) {
+    pub(crate) fn by_store(&self, shared: &SharedDecision) -> Decision {
+        if matches!(shared.source, Source::Failed(_) | Source::Local(_)) {
             self.memory.counts.add_error();
         }
-        told.decision
+        shared.decision
     }
 
     /// How servers share it: `local` if they do not.

@@ -180,8 +180,8 @@ async fn take_together(
             let pairs = limits.iter().zip(enforced());
             let asked: Vec<_> =
                 pairs.map(|(limit, part)| StorePart { limit, key: part.key, cost: part.cost }).collect();
-            let told = store.acquire_all(&asked).await?;
-            let counted = enforced().zip(told).map(|(part, told)| part.limit.by_store(&told));
+            let shared = store.acquire_all(&asked).await?;
+            let counted = enforced().zip(shared).map(|(part, shared)| part.limit.by_store(&shared));
             Ok(Some(counted.collect()))
         }
         _ => Ok(Some(Vec::new())),

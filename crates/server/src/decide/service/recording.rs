@@ -65,8 +65,9 @@ impl Service {
         let sums = [(Step::Second, seconds), (Step::TenSeconds, seconds.div_ceil(10))];
         let [(_, fine), _] = sums;
         let (step, most) = if fine <= 900 { sums[0] } else { sums[1] };
-        let told = if most <= 2_160 { self.history().of(name, step, most) } else { None };
-        let sum = |of: fn(&[u32; 5]) -> u64| told.as_ref().map(|told| told.points.iter().map(of).sum());
+        let seconds = if most <= 2_160 { self.history().of(name, step, most) } else { None };
+        let sum =
+            |of: fn(&[u32; 5]) -> u64| seconds.as_ref().map(|seconds| seconds.points.iter().map(of).sum());
         RecordedLimit {
             name: name.to_owned(),
             rule,

@@ -169,7 +169,7 @@ impl StoreLimit {
     /// Refunds up to `cost`, and returns the state of the key. `name` is the limit's name, for the refusal.
     pub(crate) async fn refund(&self, key: &[u8], cost: u64) -> Result<Decision, Refusal> {
         match self.of(key).refund(key, cost).await {
-            Ok(told) => Ok(told.decision),
+            Ok(decided) => Ok(decided.decision),
             Err(why) => Err(Refusal::NoAnswer { limit: self.spec.name.clone(), why }),
         }
     }

@@ -127,8 +127,8 @@ impl SharedStore {
             let stored = [format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(), key].concat();
             // Created on first use: otherwise this deadline would count for the store although no client uses it.
             let ad_hoc = self.ad_hoc.get_or_init(|| self.store.ad_hoc(self.deadline));
-            if let Ok(told) = ad_hoc.decide(&plan, stored, asked.quantity).await {
-                return Ok(throttle.told(key, &asked, told.decision, now));
+            if let Ok(decided) = ad_hoc.decide(&plan, stored, asked.quantity).await {
+                return Ok(throttle.counted(key, &asked, decided.decision, now));
             }
         }
         Ok(throttle.acquire_share(key, &quota.share(self.store.nodes()).ask(quantity)?, now))

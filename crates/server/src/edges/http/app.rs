@@ -64,8 +64,8 @@ impl App {
     /// Adds the header fields of the provider of language models, if one is chosen.
     pub fn for_vendor(&self, answers: &[Answer], mut response: Response<Body>) -> Response<Body> {
         if let Some(vendor) = self.rates.vendor {
-            let told = answers.iter().map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
-            response.headers_mut().extend(vendor.fields(told, self.service.now()));
+            let decided = answers.iter().map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
+            response.headers_mut().extend(vendor.fields(decided, self.service.now()));
         }
         response
     }

@@ -323,9 +323,9 @@ pub(super) fn admits_errors(uri: &http::Uri) -> bool {
 /// Parses `/v1/check/LIMIT?key=KEY&cost=N&denied=403&errors=admit`, where header fields can replace key and cost. A key is any bytes.
 pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Problem> {
     let limit = request.uri().path().rsplit('/').next().unwrap_or_default();
-    let told = query::values(request.uri().query(), ["key", "cost", "denied", "errors"])
+    let fields = query::values(request.uri().query(), ["key", "cost", "denied", "errors"])
         .map_err(|error| Problem::at("#", error.to_string()))?;
-    let [key, cost, denied, errors] = told.map(|value| value.map(Cow::from));
+    let [key, cost, denied, errors] = fields.map(|value| value.map(Cow::from));
     let denied = match denied.as_deref() {
         None | Some(b"429") => StatusCode::TOO_MANY_REQUESTS,
         Some(b"403") => StatusCode::FORBIDDEN,
@@ -334,17 +334,17 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Probl
     if errors.is_some_and(|errors| *errors != *b"admit") {
         return Err(Problem::at("#", "`errors` must be `admit`"));
     }
-    let mut told = [key, cost];
-    for (told, name) in told.iter_mut().zip([KEY, COST]) {
+    let mut parts = [key, cost];
+    for (part, name) in parts.iter_mut().zip([KEY, COST]) {
         for value in request.headers().get_all(name) {
-            if told.replace(value.as_bytes().into()).is_some() {
+            if part.replace(value.as_bytes().into()).is_some() {
                 let what =
                     format!("{name} occurs twice, or in addition to the same query field; keep one of them");
                 return Err(Problem::at("#", what));
             }
         }
     }
-    let [key, cost] = told;
+    let [key, cost] = parts;
     let cost = match cost {
         None => one_unit(),
         Some(text) => str::from_utf8(&text).ok().and_then(parse_units).ok_or_else(|| {

@@ -127,8 +127,8 @@ pub(super) async fn decide(caller: &Caller<'_>, body: &[u8]) -> Answered {
     let hits = request.hits_addend.unwrap_or(0);
     let descriptors = request.descriptors.iter().map(DescriptorBody::descriptor).collect();
     let question = Question { domain: &request.domain, hits, descriptors };
-    let told = caller.app.rates.decide(&question, caller.app.service.now()).await;
-    told.map(|told| respond(&told)).map_err(|error| refused(&error))
+    let answer = caller.app.rates.decide(&question, caller.app.service.now()).await;
+    answer.map(|answer| respond(&answer)).map_err(|error| refused(&error))
 }
 
 impl DescriptorBody {
@@ -145,19 +145,19 @@ impl DescriptorBody {
     }
 }
 
-fn respond(told: &Answer) -> Response<Body> {
+fn respond(answer: &Answer) -> Response<Body> {
     let mut body = Map::new();
-    body.insert("overallCode".to_owned(), code(told.is_over));
-    body.insert("statuses".to_owned(), told.statuses.iter().map(status).collect());
-    if !told.headers.is_empty() {
-        let headers = told.headers.iter().map(|(key, value)| json!({"key": key, "value": value}));
+    body.insert("overallCode".to_owned(), code(answer.is_over));
+    body.insert("statuses".to_owned(), answer.statuses.iter().map(status).collect());
+    if !answer.headers.is_empty() {
+        let headers = answer.headers.iter().map(|(key, value)| json!({"key": key, "value": value}));
         body.insert("responseHeadersToAdd".to_owned(), headers.collect());
     }
-    if !told.metadata.is_empty() {
-        body.insert("dynamicMetadata".to_owned(), told.metadata.clone().into());
+    if !answer.metadata.is_empty() {
+        body.insert("dynamicMetadata".to_owned(), answer.metadata.clone().into());
     }
     let mut response = answer::json(&body);
-    if told.is_over {
+    if answer.is_over {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
     }
     response

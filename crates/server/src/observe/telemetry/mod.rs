@@ -106,13 +106,13 @@ impl Telemetry {
             Box::new(move || meters.shutdown_with_timeout(within)),
             Box::new(move || logs.shutdown_with_timeout(within)),
         ];
-        let (told, ended) = mpsc::channel();
+        let (sender, ended) = mpsc::channel();
         // Side by side, on threads that end with the process if a collector hangs.
         for step in steps {
-            let told = told.clone();
-            thread::spawn(move || told.send(step()));
+            let sender = sender.clone();
+            thread::spawn(move || sender.send(step()));
         }
-        drop(told);
+        drop(sender);
         let clock = SystemClock::new();
         let until = clock.now().saturating_add(within.into());
         (0..3).all(|_| {

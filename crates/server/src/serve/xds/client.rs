@@ -186,9 +186,9 @@ impl Client {
         let new = texts(&answer.resources, &self.source.origin).and_then(|texts| self.checked(texts))?;
         let domains = new.len();
         let before = self.discovered.replace(new);
-        let (tell, told) = oneshot::channel();
+        let (tell, receiver) = oneshot::channel();
         let reason = match self.reload.send(Some(tell)).await {
-            Ok(()) => match told.await {
+            Ok(()) => match receiver.await {
                 Ok(Reloaded::Loaded { .. } | Reloaded::BuiltIn) => {
                     let (url, version) = (&self.source.origin, &answer.version_info);
                     tracing::info!(url, version, domains, "rules of the control plane are in force");

@@ -83,14 +83,14 @@ impl Metrics {
     }
 
     /// The program's current second, and its resources of the last minute with the seconds of the last answer.
-    pub fn told(&mut self) -> (u64, Vec<ResourceReport>) {
-        let told = self.known.iter().map(|(name, (newest, in_flight))| ResourceReport {
+    pub fn reports(&mut self) -> (u64, Vec<ResourceReport>) {
+        let reports = self.known.iter().map(|(name, (newest, in_flight))| ResourceReport {
             name: name.clone(),
             in_flight: if self.now.saturating_sub(*newest) <= 3 { *in_flight } else { 0 },
             seconds: self.seconds.remove(name).unwrap_or_default(),
             ..ResourceReport::default()
         });
-        (self.now, told.collect())
+        (self.now, reports.collect())
     }
 }
 

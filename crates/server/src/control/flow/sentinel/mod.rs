@@ -193,7 +193,7 @@ impl Programs {
             let kept = self.flow.pushed.get(app);
             rules.compare(*address, kept).await;
         }
-        let (now, resources) = metrics.told();
+        let (now, resources) = metrics.reports();
         let report = ProgramReport {
             app: app.clone(),
             instance: address.to_string(),

@@ -119,8 +119,8 @@ impl World {
         let (service, key) = (service.with_reservations(2), number.to_le_bytes().to_vec());
         for (limit, cost) in [(&b"tokens"[..], OTHERS), (b"in-flight", 1)] {
             let ask = Ask { limit, key: Some(&key), cost };
-            let told = service.decide(ask, Act::Take, START).now_or_never().unwrap().unwrap();
-            assert!(told.decision.is_allowed());
+            let answer = service.decide(ask, Act::Take, START).now_or_never().unwrap().unwrap();
+            assert!(answer.decision.is_allowed());
         }
         let reserved = service.reserve(&asks(&key, HELD, 1), TTL, START).now_or_never().unwrap();
         let id = reserved.ok().and_then(|(_, id)| id).unwrap();
@@ -155,8 +155,8 @@ impl World {
                 Outcome::Extended(is_kept)
             }
             Extend => {
-                let told = service.extend(self.id, &[MORE, 0], now).await;
-                Outcome::Extended(told.is_ok_and(|joint| joint.is_allowed()))
+                let answer = service.extend(self.id, &[MORE, 0], now).await;
+                Outcome::Extended(answer.is_ok_and(|joint| joint.is_allowed()))
             }
             Expire => {
                 self.clock.set(START.saturating_add(TTL));
@@ -166,8 +166,8 @@ impl World {
             }
             Take => {
                 let ask = Ask { limit: b"tokens", key: Some(&self.key), cost: HELD };
-                let told = service.decide(ask, Act::Take, now).await.ok().unwrap();
-                self.took(told.decision.is_allowed())
+                let answer = service.decide(ask, Act::Take, now).await.ok().unwrap();
+                self.took(answer.decision.is_allowed())
             }
             Reserve if self.without == Some(Guard::Room) => {
                 let joint = service.acquire_all(&asks(&self.key, HELD, 0), now).await.ok().unwrap();
@@ -177,8 +177,8 @@ impl World {
                 self.took(joint.is_allowed() && is_made)
             }
             Reserve => {
-                let told = service.reserve(&asks(&self.key, HELD, 0), Nanos::from_secs(3_000), now).await;
-                self.took(told.is_ok_and(|(_, id)| id.is_some()))
+                let answer = service.reserve(&asks(&self.key, HELD, 0), Nanos::from_secs(3_000), now).await;
+                self.took(answer.is_ok_and(|(_, id)| id.is_some()))
             }
             Save => {
                 self.copy().await;

@@ -82,13 +82,13 @@ impl LastText {
     pub(crate) fn of<C: Timer + 'static>(
         &self,
         name: &str,
-        told: &HeaderDecision<C>,
+        decided: &HeaderDecision<C>,
         limit: &Limit<C>,
     ) -> HeaderValue {
         // The versions of a limit that was chosen for one request are not the rule's.
-        let version = if told.chosen.is_none() { limit.policy_version() } else { None };
+        let version = if decided.chosen.is_none() { limit.policy_version() } else { None };
         // A key with an override has another quota than its limit.
-        let quota = told.decision.limit();
+        let quota = decided.decision.limit();
         let is_current = |text: &&PolicyText| match version {
             Some(_) => text.version == version,
             None => text.policy == limit.policy(),
