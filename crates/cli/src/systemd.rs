@@ -46,7 +46,7 @@ pub fn sockets() -> Result<Vec<(String, Arc<TcpListener>)>, SocketsError> {
 
 /// Reports to the supervisor that the server is ready, and then each order, which it passes on.
 pub fn supervised(mut orders: mpsc::Receiver<Order>) -> mpsc::Receiver<Order> {
-    tell(&[NotifyState::Ready]);
+    notify(&[NotifyState::Ready]);
     let watchdog = sd_notify::watchdog_enabled();
     let (pass, passed) = mpsc::channel(8);
     tokio::spawn(async move {
@@ -58,14 +58,14 @@ pub fn supervised(mut orders: mpsc::Receiver<Order>) -> mpsc::Receiver<Order> {
                 order = orders.recv() => order,
                 _ = ticks.tick() => {
                     if watchdog.is_some() {
-                        tell(&[NotifyState::Watchdog]);
+                        notify(&[NotifyState::Watchdog]);
                     }
                     continue;
                 }
             };
             let Some(order) = order else { return };
             if order == Order::Stop {
-                tell(&[NotifyState::Stopping]);
+                notify(&[NotifyState::Stopping]);
             }
             if pass.send(order).await.is_err() {
                 return;
@@ -75,7 +75,7 @@ pub fn supervised(mut orders: mpsc::Receiver<Order>) -> mpsc::Receiver<Order> {
     passed
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "cannot report the state to the supervisor");
     }

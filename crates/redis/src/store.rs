@@ -108,7 +108,7 @@ impl Store {
 
     /// Whether the other is a clone of this store, so that their limits can be decided together.
     #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 

@@ -114,7 +114,7 @@ fn the_newest_requests_stay_and_what_is_forgotten_of_one_key_is_left_out_of_all(
     let mut observers = DecisionObservers::default();
     observers.trace = Some(Arc::clone(&trace));
     let rules = rules::parse("limits: [{name: a, limit: 1/1d, deny: [busy]}]").unwrap();
-    let limits = Limits::new(rules, 1_000, |_| None, Nanos::ZERO).unwrap().watched_by(observers);
+    let limits = Limits::new(rules, 1_000, |_| None, Nanos::ZERO).unwrap().observed_by(observers);
     let clock = Arc::new(ManualClock::new(Nanos::new(END)));
     let service = Service::new(limits, Throttle::new(8, None).unwrap(), clock);
     let service = service.with_trace(Some(Arc::clone(&trace)));

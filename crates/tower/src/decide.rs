@@ -41,7 +41,7 @@ impl<C: Timer + 'static> LayerDecision<C> {
 
     /// Records the state of a limit for the response headers.
     #[inline]
-    pub(crate) fn tell(&mut self, question: &LimitQuestion<'_, C>, decision: Decision) {
+    pub(crate) fn add(&mut self, question: &LimitQuestion<'_, C>, decision: Decision) {
         let chosen = match &question.limit {
             Cow::Borrowed(_) => None,
             Cow::Owned(limit) => Some(limit.clone()),
@@ -228,7 +228,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
                         if decision.is_denied() || decision.delay() > bound {
                             self.take(&mut verdict, question, denied_within(decision, bound), false);
                         } else {
-                            verdict.tell(question, standing(question).unwrap_or(*decision));
+                            verdict.add(question, standing(question).unwrap_or(*decision));
                         }
                     }
                 }
@@ -337,7 +337,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
                         self.take(verdict, question, *decision, may_return);
                     } else {
                         // This limit was not charged.
-                        verdict.tell(question, standing(question).unwrap_or(*decision));
+                        verdict.add(question, standing(question).unwrap_or(*decision));
                     }
                 }
             }
@@ -354,7 +354,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
         decision: Decision,
         may_return: bool,
     ) {
-        verdict.tell(question, decision);
+        verdict.add(question, decision);
         if decision.is_denied() {
             return verdict.refuse(question.rule, Reason::Limited, decision);
         }

@@ -27,7 +27,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
         while let Some((first, _)) = left.first() {
             let store = first.store().clone();
             let (together, others): (Vec<_>, Vec<_>) =
-                left.into_iter().partition(|(limit, _)| limit.store().is(&store));
+                left.into_iter().partition(|(limit, _)| limit.store().is_same(&store));
             left = others;
             let next = match &together[..] {
                 [(limit, question)] => self.decide_one(limit, question).await,
@@ -54,7 +54,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
             Ok(Ok(permit)) => {
                 let answer = permit.decision();
                 if !matches!(answer.source, Source::Failed(_)) {
-                    verdict.tell(question, answer.decision);
+                    verdict.add(question, answer.decision);
                 }
                 let hold = Hold::of_permit(question.limit.clone().into_owned(), permit);
                 verdict.holds.push(hold, Settle::Back);

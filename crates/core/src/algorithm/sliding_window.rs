@@ -36,7 +36,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
         if let Some(slots) = spec.count("slots") {
             window = window.slots(u32::try_from(slots).unwrap_or(u32::MAX))?;
         }
-        Ok(if spec.is("mode", "balanced") { window.balanced() } else { window }.into())
+        Ok(if spec.has_word("mode", "balanced") { window.balanced() } else { window }.into())
     },
 };
 

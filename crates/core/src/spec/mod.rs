@@ -202,7 +202,7 @@ impl AlgorithmSpec {
         if let Some(Value::Span(span)) = self.get(option) { Some(span) } else { None }
     }
 
-    pub(crate) fn is(&self, option: &str, word: &str) -> bool {
+    pub(crate) fn has_word(&self, option: &str, word: &str) -> bool {
         matches!(self.get(option), Some(Value::Word(chosen)) if chosen == word)
     }
 

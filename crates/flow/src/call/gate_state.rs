@@ -88,7 +88,7 @@ impl GateState {
         self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(listener));
     }
 
-    pub(crate) fn tell(&self, change: &StateChange<'_>) {
+    pub(crate) fn publish(&self, change: &StateChange<'_>) {
         crate::call::signals::breaker_changed(change);
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner).clone();
         for listener in listeners {

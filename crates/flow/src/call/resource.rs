@@ -91,7 +91,13 @@ impl Resource {
     #[inline]
     pub(crate) fn tells(&self, at: Nanos) -> impl Fn(&Breaker, BreakerState, BreakerState) {
         move |breaker, from, to| {
-            self.state.shared.tell(&StateChange { resource: self.name(), rule: &breaker.rule, from, to, at });
+            self.state.shared.publish(&StateChange {
+                resource: self.name(),
+                rule: &breaker.rule,
+                from,
+                to,
+                at,
+            });
         }
     }
 

@@ -175,7 +175,7 @@ impl<'a> Usage<'a> {
     }
 
     #[inline]
-    pub(crate) const fn that_may_borrow(self) -> Self {
+    pub(crate) const fn with_borrowing(self) -> Self {
         Self { may_borrow: true, ..self }
     }
 

@@ -134,7 +134,7 @@ impl Node {
         self.settle(now);
         self.window.look(now, |seen| {
             let usage = Usage::new(seen);
-            self.borrowed.with(if may_borrow { usage.that_may_borrow() } else { usage }, &look)
+            self.borrowed.with(if may_borrow { usage.with_borrowing() } else { usage }, &look)
         })
     }
 

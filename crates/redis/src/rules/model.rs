@@ -35,7 +35,7 @@ struct Node {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct World {
+struct Simulation {
     now: u64,
     /// `first` is 1 for the earlier rule and 2 for the other.
     announced: [Option<Announced>; 2],
@@ -46,7 +46,7 @@ struct World {
     changes: u8,
 }
 
-impl World {
+impl Simulation {
     fn new() -> Self {
         let node = Node { rule: 0, known: None };
         let (announced, charged) = ([None, None], [None, None]);
@@ -127,19 +127,19 @@ impl World {
     fn next(&self, spans: [u64; 2], without: Option<Guard>) -> Vec<Self> {
         let mut next = Vec::new();
         let mut step = |change: &dyn Fn(&mut Self)| {
-            let mut world = self.clone();
-            change(&mut world);
-            next.push(world);
+            let mut simulation = self.clone();
+            change(&mut simulation);
+            next.push(simulation);
         };
         if self.now < HORIZON {
-            step(&|world| world.now += TICK);
+            step(&|simulation| simulation.now += TICK);
         }
         for at in 0..2 {
-            step(&|world| world.announce(at, spans, without));
+            step(&|simulation| simulation.announce(at, spans, without));
             if self.changes < CHANGES {
-                step(&|world| {
-                    world.nodes[at] = Node { rule: 1 - world.nodes[at].rule, known: None };
-                    world.changes += 1;
+                step(&|simulation| {
+                    simulation.nodes[at] = Node { rule: 1 - simulation.nodes[at].rule, known: None };
+                    simulation.changes += 1;
                 });
             }
         }
@@ -151,11 +151,11 @@ impl World {
 fn is_never_over(ticks: [u64; 2], without: Option<Guard>) -> bool {
     let spans = ticks.map(|ticks| ticks * TICK);
     let hash = RandomState::new();
-    let (mut seen, mut open) = (HashSet::new(), vec![World::new()]);
-    while let Some(world) = open.pop() {
-        let mut next = world.next(spans, without);
+    let (mut seen, mut open) = (HashSet::new(), vec![Simulation::new()]);
+    while let Some(simulation) = open.pop() {
+        let mut next = simulation.next(spans, without);
         for at in 0..2 {
-            let mut asked = world.clone();
+            let mut asked = simulation.clone();
             if asked.ask(at, spans, without) {
                 return false;
             }

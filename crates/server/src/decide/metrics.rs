@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl MetricSource for Service {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
         let in_force = self.in_force();
         let all = &in_force.limits;
         let throttle = self.throttle();
@@ -51,18 +51,18 @@ impl MetricSource for Service {
             .map(|(limit, percent, count)| ([("limit", *limit), ("threshold", percent.as_str())], *count));
         let help = "Keys that reached a threshold of their limit, once in each period";
         sink.labelled("threshold_events", help, MetricKind::Counter, reached)?;
-        tell_limits(sink, &limits)?;
+        report_limits(sink, &limits)?;
         let reservations = self.reservations.len() as u64;
         sink.gauge("reservations", "Reservations that are open or remembered", reservations)?;
-        descriptors::metrics::tell(sink, &in_force.descriptors)?;
+        descriptors::metrics::report(sink, &in_force.descriptors)?;
         if let Some(shared) = self.store() {
-            shared::metrics::tell(sink, shared.store())?;
+            shared::metrics::report(sink, shared.store())?;
         }
         sink.gauge("rules_limits", "Limits in the rules", all.limits().len() as u64)
     }
 }
 
-fn tell_limits(sink: &mut dyn Sink, limits: &[(&str, CountsRead, Stats)]) -> fmt::Result {
+fn report_limits(sink: &mut dyn Sink, limits: &[(&str, CountsRead, Stats)]) -> fmt::Result {
     let mut each = |name: &str, help: &str, kind, read: fn(&CountsRead, &Stats) -> u64| {
         let values = limits.iter().map(|(limit, counts, stats)| ([("limit", *limit)], read(counts, stats)));
         sink.labelled(name, help, kind, values)

@@ -163,8 +163,8 @@ impl Throttle {
     }
 
     /// The same store with another trace and clock.
-    pub fn watched_by(self, watchers: &DecisionObservers) -> Self {
-        let tap = watchers.trace.as_ref().and_then(|trace| trace.tap(THROTTLE, false));
+    pub fn observed_by(self, observers: &DecisionObservers) -> Self {
+        let tap = observers.trace.as_ref().and_then(|trace| trace.tap(THROTTLE, false));
         Self { tap, ..self }
     }
 

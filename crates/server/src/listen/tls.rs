@@ -237,7 +237,7 @@ pub(crate) fn client_names<S>(stream: &Stream<S>) -> Option<Arc<[String]>> {
 }
 
 impl MetricSource for Tls {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
         let help = "When the first certificate of the server's chain expires";
         let expires = self.expires().map(|expires| ([], expires));
         sink.labelled("certificate_expires_timestamp_seconds", help, MetricKind::Gauge, expires)

@@ -47,13 +47,13 @@ pub(crate) async fn follow(
                 && is_due(watch, is_ordered)
             {
                 let done = tls.reload().map_err(|error| error.to_string());
-                tell("certificates", done.map(|()| None), &counts.certificate_loads);
+                log_outcome("certificates", done.map(|()| None), &counts.certificate_loads);
             }
             if let Some(watch) = &mut watches.1
                 && is_due(watch, is_ordered)
             {
                 let done = its.access.reload().map(Some).map_err(|error| error.to_string());
-                tell("access file", done, &counts.access_loads);
+                log_outcome("access file", done, &counts.access_loads);
             }
             watches
         });
@@ -70,7 +70,7 @@ pub(super) fn is_due(watch: &mut Watch, is_ordered: bool) -> bool {
     is_ordered || watch.look() == Look::Changed
 }
 
-fn tell(what: &str, done: Result<Option<usize>, String>, counts: &[std::sync::atomic::AtomicU64; 2]) {
+fn log_outcome(what: &str, done: Result<Option<usize>, String>, counts: &[std::sync::atomic::AtomicU64; 2]) {
     let [loaded, refused] = counts;
     match done {
         Ok(clients) => {

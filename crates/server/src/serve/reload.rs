@@ -125,7 +125,7 @@ impl Reload {
                 Some(Reloaded::Loaded { limits })
             }
             Some(Err(error)) => {
-                tell(&self.sources, &error);
+                log_rejected(&self.sources, &error);
                 let problems: Vec<String> = error.to_string().lines().map(str::to_owned).collect();
                 self.events.set_rejected(problems.clone());
                 self.refused();
@@ -141,9 +141,9 @@ impl Reload {
     }
 }
 
-fn tell(sources: &Sources, error: &RulesError) {
+fn log_rejected(sources: &Sources, error: &RulesError) {
     if let RulesError::Several { errors } = error {
-        return errors.iter().for_each(|error| tell(sources, error));
+        return errors.iter().for_each(|error| log_rejected(sources, error));
     }
     let file = match error {
         RulesError::Invalid { path: Some(path), .. } | RulesError::Read { path, .. } => {

@@ -144,9 +144,9 @@ impl Server {
         let sources = Sources::of(&options);
         let reload = Reload::new(sources.clone(), Arc::clone(&events));
         let loaded = sources.load(keeping).map_err(|error| StartError::of_rules(error, &options))?;
-        let watchers = watchers(&options, &events)?;
-        let usage = watchers.usage.clone();
-        let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, (clock, watchers))?);
+        let observers = observers(&options, &events)?;
+        let usage = observers.usage.clone();
+        let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, (clock, observers))?);
         let rates = Arc::new(descriptor_service(&options, &service));
         events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
         if let Some(state) = &state {
@@ -433,7 +433,7 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
 }
 
 /// The ledger of usage and the webhook.
-fn watchers(options: &Options, events: &Events) -> Result<DecisionObservers, StartError> {
+fn observers(options: &Options, events: &Events) -> Result<DecisionObservers, StartError> {
     let open =
         |path: PathBuf| Ledger::open(path.clone()).map_err(|source| StartError::Usage { path, source });
     Ok(DecisionObservers {
@@ -449,7 +449,7 @@ fn on_threshold(options: &Options, events: &Events) -> Result<Option<OnThreshold
     #[cfg(feature = "webhook")]
     {
         let webhook = Webhook::to(url, Arc::clone(&events.webhook)).map_err(StartError::Threads)?;
-        Ok(Some(Arc::new(move |event| webhook.tell(event))))
+        Ok(Some(Arc::new(move |event| webhook.post(event))))
     }
     #[cfg(not(feature = "webhook"))]
     {
@@ -463,7 +463,7 @@ fn make_service(
     loaded: Loaded,
     state: Option<&State>,
     shared: Option<Arc<SharedStore>>,
-    (clock, watchers): (Arc<dyn Clock>, DecisionObservers),
+    (clock, observers): (Arc<dyn Clock>, DecisionObservers),
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
     let Loaded { rules, domains, tokens } = loaded;
@@ -472,17 +472,17 @@ fn make_service(
     // Limits in a store, or restored from a file, are not fresh.
     let is_fresh = shared.is_none() && state.is_none();
     let trace = options.trace_keys.map(|share| Arc::new(Trace::new(share, options.trace_memory, is_fresh)));
-    let watchers = DecisionObservers { trace: trace.clone(), clock: Some(Arc::clone(&clock)), ..watchers };
+    let observers = DecisionObservers { trace: trace.clone(), clock: Some(Arc::clone(&clock)), ..observers };
     let limits = match shared {
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
         None => Limits::new(rules, capacity, hash_keys, clock.now())?,
     };
-    let limits = limits.watched_by(watchers.clone());
+    let limits = limits.observed_by(observers.clone());
     let throttle = Throttle::new(limits.throttle_keys(), hash_keys(THROTTLE))
         .map_err(StartError::Throttle)?
         .allowing(options.throttle.clone())
         .with_top_keys(top_keys)
-        .watched_by(&watchers);
+        .observed_by(&observers);
     let in_force = InForce::new(limits, domains, tokens, None);
     let audit = match options.audit.clone() {
         None => Audit::default(),

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Descriptors, counts::NAMES};
 use crate::observe::metrics::{MetricKind, Sink};
 
-pub(in crate::decide) fn tell(sink: &mut dyn Sink, descriptors: &Descriptors) -> fmt::Result {
+pub(in crate::decide) fn report(sink: &mut dyn Sink, descriptors: &Descriptors) -> fmt::Result {
     let read: Vec<_> = descriptors.counted().collect();
     for (at, (name, help)) in NAMES.iter().enumerate() {
         let values = read

@@ -98,7 +98,7 @@ fn mapped(name: &str) -> Option<(String, Vec<(&'static str, &str)>)> {
 }
 
 impl MetricSource for Reference {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
         let all = self.read();
         let mut families: BTreeMap<String, BTreeMap<_, u64>> = BTreeMap::new();
         for (name, count) in &all {

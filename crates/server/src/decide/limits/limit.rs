@@ -385,10 +385,10 @@ impl Limit {
     }
 
     /// Attaches the trace and the latency clock.
-    pub(super) fn watch(&mut self, watchers: &DecisionObservers) {
-        let trace = watchers.trace.as_ref();
+    pub(super) fn observe_with(&mut self, observers: &DecisionObservers) {
+        let trace = observers.trace.as_ref();
         self.tap = trace.and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
-        self.observers.clone_from(watchers);
+        self.observers.clone_from(observers);
     }
 
     /// The `most` keys with the most recent requests, and those with the most recent denials. `None` if no names are kept: the

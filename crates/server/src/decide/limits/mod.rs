@@ -59,7 +59,7 @@ pub struct Limits {
     /// The store, if the limits are shared.
     shared: Option<Arc<SharedStore>>,
     /// The trace and the clock, also for the limits of later rules.
-    watchers: DecisionObservers,
+    observers: DecisionObservers,
 }
 
 /// Everything but the rules that limits are built from.
@@ -69,7 +69,7 @@ struct Plan<'a> {
     hash_keys: &'a dyn Fn(&str) -> Option<HashKeys>,
     keeping: Keeping,
     shared: Option<Arc<SharedStore>>,
-    watchers: DecisionObservers,
+    observers: DecisionObservers,
     /// The limits whose states are kept.
     before: Option<&'a Limits>,
 }
@@ -81,7 +81,7 @@ impl Plan<'_> {
             hash_keys: &|_| None,
             keeping,
             shared: None,
-            watchers: DecisionObservers::default(),
+            observers: DecisionObservers::default(),
             before: None,
         }
     }
@@ -127,12 +127,12 @@ impl Limits {
     }
 
     /// The same limits, and those of later rules, with another trace and clock.
-    pub fn watched_by(mut self, watchers: DecisionObservers) -> Self {
-        // Nobody else has them yet; who had them would go on with the watchers of before.
+    pub fn observed_by(mut self, observers: DecisionObservers) -> Self {
+        // Nobody else has them yet; who had them would go on with the observers of before.
         for limit in self.in_order.iter_mut().filter_map(Arc::get_mut) {
-            limit.watch(&watchers);
+            limit.observe_with(&observers);
         }
-        Self { watchers, ..self }
+        Self { observers, ..self }
     }
 
     /// The store that holds the limits, if they are shared.
@@ -163,8 +163,8 @@ impl Limits {
     /// What these limits were built from.
     fn plan(&self) -> Plan<'_> {
         let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
-        let (shared, watchers) = (self.shared.clone(), self.watchers.clone());
-        Plan { shared, watchers, ..Plan::new(self.capacity, keeping) }
+        let (shared, observers) = (self.shared.clone(), self.observers.clone());
+        Plan { shared, observers, ..Plan::new(self.capacity, keeping) }
     }
 
     fn build(rules: Rules, plan: &Plan<'_>, now: Nanos) -> Result<Self, RulesError> {
@@ -199,7 +199,7 @@ impl Limits {
                 observers: DecisionObservers::default(),
                 own: None,
             };
-            limit.watch(&plan.watchers);
+            limit.observe_with(&plan.observers);
             limits.push(Arc::new(limit));
         }
         for (at, limit) in limits.iter().enumerate() {
@@ -222,7 +222,7 @@ impl Limits {
             max_memory,
             throttle_keys: rooms.throttle_keys(),
             shared: plan.shared.clone(),
-            watchers: plan.watchers.clone(),
+            observers: plan.observers.clone(),
         })
     }
 

@@ -6,7 +6,7 @@ use tidegate_redis::{Health, Store, StoreError};
 
 use crate::observe::metrics::{MetricKind, Sink};
 
-pub(in crate::decide) fn tell(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
+pub(in crate::decide) fn report(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
     let stats = store.stats();
     sink.gauge("shared_store_up", "Whether the shared store is up", u64::from(store.health() == Health::Up))?;
     let help = "Processes that share the store, at the last count";

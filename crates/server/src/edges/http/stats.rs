@@ -76,7 +76,7 @@ impl HttpStats {
 }
 
 impl MetricSource for HttpStats {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
         let rare = self.rare.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let usual = ROUTES.iter().flat_map(|route| {
             let counts = &self.routes[route.endpoint as usize].usual;

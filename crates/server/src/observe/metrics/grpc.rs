@@ -81,8 +81,8 @@ impl Errors {
 }
 
 impl MetricSource for GrpcStats {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        self.connections.tell(sink, "grpc", "gRPC")?;
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
+        self.connections.report(sink, "grpc", "gRPC")?;
         let help = "gRPC connections that ended with an error, such as too many resets";
         sink.count("grpc_connections_failed", help, read(&self.failed))?;
         let help = "ShouldRateLimit calls and those of Kuadrant's service by overall code";

@@ -76,7 +76,7 @@ pub(crate) struct ConnectionStats {
 
 impl ConnectionStats {
     /// The families of a listener that has its own: `prefix` begins their names, and `protocol` is for people.
-    fn tell(&self, sink: &mut dyn Sink, prefix: &str, protocol: &str) -> fmt::Result {
+    fn report(&self, sink: &mut dyn Sink, prefix: &str, protocol: &str) -> fmt::Result {
         let open = self.open.load(Ordering::Relaxed) as u64;
         let help = format!("Open {protocol} connections");
         sink.gauge(&format!("{prefix}_connections"), &help, open)?;
@@ -192,16 +192,16 @@ struct Counted {
 }
 
 impl MetricSource for Counted {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        self.tell_connections(sink)?;
-        self.tell_events(sink)
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
+        self.report_connections(sink)?;
+        self.report_events(sink)
     }
 }
 
 type Count = fn(&ConnectionStats) -> u64;
 
 impl Counted {
-    fn tell_connections(&self, sink: &mut dyn Sink) -> fmt::Result {
+    fn report_connections(&self, sink: &mut dyn Sink) -> fmt::Result {
         let (resp, events) = (&self.resp, &self.events);
         let protocols = [("http", &*events.http), ("admin", &*events.admin), ("resp", &resp.connections)];
         let mut each = |name: &str, help: &str, kind, read: Count| {
@@ -232,7 +232,7 @@ impl Counted {
         sink.count("resp_timeouts", help, read(&resp.timeouts))
     }
 
-    fn tell_events(&self, sink: &mut dyn Sink) -> fmt::Result {
+    fn report_events(&self, sink: &mut dyn Sink) -> fmt::Result {
         let events = &self.events;
         let mut outcomes = |name: &str, help: &str, [ok, failed]: [&AtomicU64; 2]| {
             let counts = [([("result", "ok")], read(ok)), ([("result", "failed")], read(failed))];

@@ -46,8 +46,8 @@ impl SentinelStats {
 }
 
 impl MetricSource for SentinelStats {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        self.connections.tell(sink, "sentinel", "the token server")?;
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
+        self.connections.report(sink, "sentinel", "the token server")?;
         let help = "Connections of the token server that ended with an error";
         sink.count("sentinel_connections_failed", help, read(&self.failed))?;
         let requests = TYPES.iter().zip(&self.requests).flat_map(|(code, by_status)| {
@@ -66,8 +66,8 @@ impl MetricSource for SentinelStats {
 }
 
 impl MetricSource for DashboardStats {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        self.connections.tell(sink, "sentinel_dashboard", "heartbeat")?;
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
+        self.connections.report(sink, "sentinel_dashboard", "heartbeat")?;
         let [taken, refused] = self.heartbeats.each_ref().map(read);
         let outcomes = [([("outcome", "taken")], taken), ([("outcome", "refused")], refused)];
         sink.labelled("sentinel_dashboard_heartbeats", "Heartbeats by outcome", MetricKind::Counter, outcomes)

@@ -30,7 +30,7 @@ pub(crate) enum MetricKind {
 /// Something that has metrics.
 pub(crate) trait MetricSource: Send + Sync {
     /// Reads all metrics, at about one time.
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result;
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result;
 }
 
 /// Receives metrics, one family after another, also families without values.
@@ -85,7 +85,7 @@ impl fmt::Debug for Scraped {
 
 impl Collector for Scraped {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
-        self.0.tell(&mut Scrape(&mut out))
+        self.0.report(&mut Scrape(&mut out))
     }
 }
 

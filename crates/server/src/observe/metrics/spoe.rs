@@ -20,8 +20,8 @@ pub(crate) struct SpoeStats {
 }
 
 impl MetricSource for SpoeStats {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
-        self.connections.tell(sink, "spoe", "SPOE")?;
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
+        self.connections.report(sink, "spoe", "SPOE")?;
         let help = "SPOE connections that ended with an error, such as an invalid frame";
         sink.count("spoe_connections_failed", help, read(&self.failed))?;
         let [admitted, denied, failed] = self.requests.each_ref().map(read);

@@ -48,7 +48,7 @@ impl XdsStats {
 }
 
 impl MetricSource for Vec<Arc<XdsStats>> {
-    fn tell(&self, sink: &mut dyn Sink) -> fmt::Result {
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
         fn is_up(stats: &XdsStats) -> bool {
             stats.is_up.load(Ordering::Relaxed)
         }

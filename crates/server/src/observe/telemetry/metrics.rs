@@ -31,7 +31,7 @@ impl Bridge {
         *readings = Readings::default();
         for source in &self.sources {
             // This sink does not fail.
-            let _ = source.tell(&mut *readings);
+            let _ = source.report(&mut *readings);
         }
         readings.0.remove(name).unwrap_or_default()
     }
@@ -93,6 +93,6 @@ pub(super) fn export(meter: &Meter, sources: &[Arc<dyn MetricSource>]) {
     let bridge = Arc::new(Bridge { sources: sources.to_vec(), readings: Mutex::default() });
     for source in sources {
         // This sink does not fail.
-        let _ = source.tell(&mut Instruments { meter, bridge: &bridge });
+        let _ = source.report(&mut Instruments { meter, bridge: &bridge });
     }
 }

@@ -52,7 +52,7 @@ impl Webhook {
         Ok(Self { queue, stats })
     }
 
-    pub fn tell(&self, event: Reached) {
+    pub fn post(&self, event: Reached) {
         if self.queue.try_send(event).is_err() {
             self.stats.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -111,8 +111,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let webhook = Webhook::with_pause(url.clone(), Duration::from_millis(1), Arc::default()).unwrap();
-        webhook.tell(event(80));
-        webhook.tell(event(90));
+        webhook.post(event(80));
+        webhook.post(event(90));
         for status in [400, 429, 200] {
             let (mut stream, _) = listener.accept().unwrap();
             // The body ends with the event.
@@ -129,12 +129,12 @@ mod tests {
         // Nobody listens there any more, and the thread pauses for long after its first attempt.
         drop(listener);
         let webhook = Webhook::with_pause(url.clone(), Duration::from_secs(1_000), Arc::default()).unwrap();
-        webhook.tell(event(1));
+        webhook.post(event(1));
         eventually("the thread pauses", || counts(&webhook)[1] == 1);
-        (0..WAITING + 7).for_each(|_| webhook.tell(event(2)));
+        (0..WAITING + 7).for_each(|_| webhook.post(event(2)));
         assert_eq!(counts(&webhook), [0, 1, 7]);
         let webhook = Webhook::with_pause(url, Duration::from_nanos(1), Arc::default()).unwrap();
-        webhook.tell(event(3));
+        webhook.post(event(3));
         eventually("it is given up", || counts(&webhook) == [0, u64::from(ATTEMPTS), 1]);
     }
 }

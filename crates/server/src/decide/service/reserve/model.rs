@@ -84,7 +84,7 @@ enum Guard {
     SeenAgain,
 }
 
-struct World {
+struct Simulation {
     service: Service,
     clock: Arc<ManualClock>,
     /// Each order has another, so that a service can serve them all.
@@ -113,7 +113,7 @@ fn service(on_expiry: &str, clock: &Arc<ManualClock>) -> Service {
     Service::new(limits, Throttle::new(4, None).unwrap(), Arc::clone(clock) as _)
 }
 
-impl World {
+impl Simulation {
     fn new(service: Service, clock: &Arc<ManualClock>, number: usize) -> Self {
         clock.set(START);
         let (service, key) = (service.with_reservations(2), number.to_le_bytes().to_vec());
@@ -310,10 +310,14 @@ fn used(service: &Service, key: &[u8]) -> [u64; 2] {
 }
 
 /// One order: `choose` names the thread that goes on, of so many.
-fn play(world: &Rc<World>, steps: &[Step], choose: &mut dyn FnMut(usize) -> usize) -> Result<(), String> {
+fn play(
+    simulation: &Rc<Simulation>,
+    steps: &[Step],
+    choose: &mut dyn FnMut(usize) -> usize,
+) -> Result<(), String> {
     let thread = |&step: &Step| {
-        let world = Rc::clone(world);
-        Box::pin(async move { world.step(step).await }) as Pin<Box<dyn Future<Output = Outcome>>>
+        let simulation = Rc::clone(simulation);
+        Box::pin(async move { simulation.step(step).await }) as Pin<Box<dyn Future<Output = Outcome>>>
     };
     let mut threads: Vec<_> = steps.iter().map(thread).collect();
     let mut outcomes = Vec::new();
@@ -326,9 +330,9 @@ fn play(world: &Rc<World>, steps: &[Step], choose: &mut dyn FnMut(usize) -> usiz
             outcomes.push(outcome);
             drop(threads.remove(at));
         }
-        world.check()?;
+        simulation.check()?;
     }
-    world.check_end(&outcomes)
+    simulation.check_end(&outcomes)
 }
 
 /// Every order of these threads: how many there are, or what is wrong in the first that is.
@@ -347,10 +351,13 @@ fn explore(steps: &[Step], on_expiry: &str, without: Option<Guard>) -> Result<us
             }
             choices[at - 1].0
         };
-        let world =
-            World { is_released: on_expiry == "release", without, ..World::new(of_all, &clock, orders) };
-        let world = Rc::new(world);
-        play(&world, steps, &mut choose)
+        let simulation = Simulation {
+            is_released: on_expiry == "release",
+            without,
+            ..Simulation::new(of_all, &clock, orders)
+        };
+        let simulation = Rc::new(simulation);
+        play(&simulation, steps, &mut choose)
             .map_err(|why| format!("{steps:?}, {on_expiry}, {choices:?}: {why}"))?;
         orders += 1;
         while let Some((chosen, threads)) = choices.pop() {
@@ -363,8 +370,8 @@ fn explore(steps: &[Step], on_expiry: &str, without: Option<Guard>) -> Result<us
             return Ok(orders);
         }
         // A copy has all keys.
-        of_all = match Rc::into_inner(world) {
-            Some(world) if !steps.contains(&Save) => world.service,
+        of_all = match Rc::into_inner(simulation) {
+            Some(simulation) if !steps.contains(&Save) => simulation.service,
             _ => fresh(),
         };
     }
