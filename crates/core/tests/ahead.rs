@@ -42,7 +42,7 @@ fn takings() -> impl Strategy<Value = Vec<(u64, u64, Vec<u64>)>> {
 fn window(policy: &Policy) -> u64 {
     let mut state = vec![0; policy.words()];
     policy.record(&mut state, Nanos::ZERO, policy.limit());
-    policy.check(&state, Nanos::ZERO, 0).reset_after_nanos()
+    policy.peek(&state, Nanos::ZERO, 0).reset_after_nanos()
 }
 
 proptest! {
@@ -134,7 +134,7 @@ proptest! {
         }
         for (offset, cost) in probes {
             let at = Nanos::new(now + offset * scale / 1_000);
-            let (mine, other) = (policy.check(&with, at, cost), policy.check(&without, at, cost));
+            let (mine, other) = (policy.peek(&with, at, cost), policy.peek(&without, at, cost));
             prop_assert!(!mine.is_allowed() || other.is_allowed(), "never more at {:?}", at);
             prop_assert!(!exact || mine.is_allowed() == other.is_allowed(), "and no less at {:?}", at);
         }
@@ -151,7 +151,7 @@ proptest! {
             policy.charge(&mut state, Nanos::ZERO, units);
         }
         let owed = Duration::from_secs(all) / limit as u32;
-        let reset = policy.check(&state, Nanos::ZERO, 0).reset_after();
+        let reset = policy.peek(&state, Nanos::ZERO, 0).reset_after();
         prop_assert!(reset.abs_diff(owed) <= Duration::from_nanos(1), "{:?} {:?}", reset, owed);
     }
 }

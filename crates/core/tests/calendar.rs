@@ -196,8 +196,8 @@ proptest! {
                         let wait = decision.retry_after().unwrap();
                         prop_assert_eq!(wait.as_nanos(), u128::from(end - now));
                         let later = at.saturating_add(Nanos::from(wait));
-                        prop_assert!(of.check(&state, later, cost).is_allowed());
-                        prop_assert!(!of.check(&state, later.saturating_since(Nanos::new(1)), cost).is_allowed());
+                        prop_assert!(of.peek(&state, later, cost).is_allowed());
+                        prop_assert!(!of.peek(&state, later.saturating_since(Nanos::new(1)), cost).is_allowed());
                     }
                 }
                 Step::Charge(cost) => {

@@ -128,7 +128,7 @@ fn lowering_a_limit_and_restoring_it_changes_nothing_where_the_state_has_room() 
             changed.change(policy(kind, 150), now);
             changed.change(policy(kind, 200), now);
         }
-        let left = |limit: &Limit| limit.policy.check(&limit.state, Nanos::new(now), 0).remaining();
+        let left = |limit: &Limit| limit.policy.peek(&limit.state, Nanos::new(now), 0).remaining();
         assert_eq!(left(&changed), left(&limit), "kind {kind}");
     }
 }
@@ -253,7 +253,7 @@ proptest! {
             let live: u64 = admitted.iter().filter(|(at, _)| now - at < WINDOW).map(|(_, cost)| cost).sum();
             match step {
                 Step::Ask(cost) => {
-                    let fits = (live + cost) <= limit.policy.check(&limit.state, Nanos::new(now), 0).limit();
+                    let fits = (live + cost) <= limit.policy.peek(&limit.state, Nanos::new(now), 0).limit();
                     if live <= 300 {
                         prop_assert_eq!(limit.admits(now, cost), fits);
                         if fits { admitted.push((now, cost)); }

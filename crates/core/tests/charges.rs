@@ -108,7 +108,7 @@ proptest! {
                 let time = Nanos::new(now);
                 if *charge {
                     policy.charge(&mut state, time, *cost);
-                    let standing = policy.check(&state, time, 0);
+                    let standing = policy.peek(&state, time, 0);
                     taken.0.push((now, *cost));
                     let expected = taken.admits(&policy, now, 0);
                     let late = is_log && standing.is_denied();
@@ -117,7 +117,7 @@ proptest! {
                     continue;
                 }
                 let expected = taken.admits(&policy, now, *cost);
-                let look = policy.check(&state, time, 0);
+                let look = policy.peek(&state, time, 0);
                 let decision = policy.decide(&mut state, time, *cost);
                 // A log's cost of 0 may wait longer: the ring has no room for the times of the units beyond the limit.
                 let late = is_log && *cost == 0 && decision.is_denied();
@@ -150,7 +150,7 @@ fn a_bucket_keeps_a_charge_of_a_year_through_changes_of_its_policy() {
     let now = Nanos::from_secs(1_000);
     // 366 days of ten units a second.
     old.charge(&mut state, now, 366 * 86_400 * 10);
-    let wait = |policy: &Policy, state: &[u64]| policy.check(state, now, 1).retry_after().unwrap().as_secs();
+    let wait = |policy: &Policy, state: &[u64]| policy.peek(state, now, 1).retry_after().unwrap().as_secs();
     assert_eq!(wait(&old, &state), 366 * 86_400 - 1);
     new.transfer(&mut changed, &old, &state, now);
     assert_eq!(wait(&new, &changed), 183 * 86_400 - 1, "as many units, repaid twice as fast");
@@ -164,9 +164,9 @@ fn what_a_charge_took_can_be_given_back() {
     for policy in policies(10).into_iter().filter(|policy| policy.name() != "leaky-bucket") {
         let mut state = vec![0; policy.words()];
         policy.charge(&mut state, now, 35);
-        assert!(policy.check(&state, now, 0).is_denied(), "{}", policy.name());
+        assert!(policy.peek(&state, now, 0).is_denied(), "{}", policy.name());
         policy.refund(&mut state, now, 30);
         let limit = policy.limit();
-        assert_eq!(policy.check(&state, now, 0).remaining(), limit - 5, "{}", policy.name());
+        assert_eq!(policy.peek(&state, now, 0).remaining(), limit - 5, "{}", policy.name());
     }
 }

@@ -49,7 +49,7 @@ proptest! {
             prop_assert!(policy.is_recovered(&state, Nanos::new(now)));
             return Ok(());
         };
-        let one_more = policy.check(&state, Nanos::new(now), 1);
+        let one_more = policy.peek(&state, Nanos::new(now), 1);
         if one_more.is_denied() { prop_assert!(debt.share.is_exhausted()) }
         // A store may round the end up by a little.
         let Lasts::Until(end) = debt.lasts else { panic!("every limit here ends by itself") };
@@ -61,8 +61,8 @@ proptest! {
         prop_assert!(policy.is_recovered(&rebuilt, end), "never stricter than its end allows");
         for (offset, cost) in probes {
             let at = Nanos::new(now + offset * window / 1_000);
-            if policy.check(&rebuilt, at, cost).is_allowed() {
-                prop_assert!(policy.check(&state, at, cost).is_allowed(), "{} later, cost {}", offset, cost);
+            if policy.peek(&rebuilt, at, cost).is_allowed() {
+                prop_assert!(policy.peek(&state, at, cost).is_allowed(), "{} later, cost {}", offset, cost);
             }
         }
     }
@@ -81,7 +81,7 @@ proptest! {
             let _ = policy.decide(&mut state, Nanos::new(now), cost);
             let at = Nanos::new(now);
             let exhausted = policy.debt(&state, at).is_some_and(|debt| debt.share.is_exhausted());
-            prop_assert_eq!(exhausted, policy.check(&state, at, 1).is_denied());
+            prop_assert_eq!(exhausted, policy.peek(&state, at, 1).is_denied());
         }
     }
 }

@@ -234,7 +234,7 @@ fn a_new_allotment_ends_the_denials_that_it_could_have_admitted() {
     assert!(lease.granted(first, &terms.serve(&mut shared, now, &first), now).is_allowed());
     // Somebody else takes all that is left, beyond the allotment; the next cost is more than that allotment.
     assert!(lease.granted(second, &terms.serve(&mut shared, now, &second), now).is_allowed());
-    let left = policy.check(&shared, now, 0).remaining();
+    let left = policy.peek(&shared, now, 0).remaining();
     assert!(policy.decide(&mut shared, now, left).is_allowed());
     let third = lease.ask(200, now).request().unwrap();
     assert!(lease.granted(third, &terms.serve(&mut shared, now, &third), now).is_denied());

@@ -159,7 +159,7 @@ impl Run {
     }
 
     fn allowed(&self, at: u64, cost: u64) -> bool {
-        self.policy.check(&self.state, Nanos::new(at), cost).is_allowed()
+        self.policy.peek(&self.state, Nanos::new(at), cost).is_allowed()
     }
 }
 
@@ -201,7 +201,7 @@ proptest! {
             let left = decision.remaining();
             prop_assert!(left == 0 || run.allowed(now, left), "remaining {} fits", left);
             prop_assert!(!run.allowed(now, left + 1), "remaining {} + 1 does not", left);
-            let peek = run.policy.check(&run.state, Nanos::new(now), 0);
+            let peek = run.policy.peek(&run.state, Nanos::new(now), 0);
             prop_assert_eq!(peek.remaining(), decision.remaining());
             prop_assert_eq!(peek.reset_after(), decision.reset_after());
             let reset = decision.reset_after_nanos();
@@ -221,13 +221,13 @@ proptest! {
             let _ = run.policy.decide(&mut run.state, Nanos::new(run.now), cost);
             let stale = run.now - back * run.history.window / 1_000;
             for cost in [1, cost] {
-                let decision = run.policy.check(&run.state, Nanos::new(stale), cost);
+                let decision = run.policy.peek(&run.state, Nanos::new(stale), cost);
                 if let Some(wait) = decision.retry_after() {
                     let wait = wait.as_nanos() as u64;
                     prop_assert!(run.allowed(stale + wait, cost), "admitted after exactly retry_after");
                     prop_assert!(!run.allowed(stale + wait - 1, cost), "and not one tick earlier");
                 }
-                let reset = run.policy.check(&run.state, Nanos::new(stale), 0).reset_after_nanos();
+                let reset = run.policy.peek(&run.state, Nanos::new(stale), 0).reset_after_nanos();
                 prop_assert!(run.policy.is_recovered(&run.state, Nanos::new(stale + reset)));
                 prop_assert!(reset == 0 || !run.policy.is_recovered(&run.state, Nanos::new(stale + reset - 1)));
             }
@@ -242,7 +242,7 @@ proptest! {
         for ((gap, cost), back) in traffic.into_iter().zip(back) {
             run.pass(gap);
             let earlier = run.now - back * run.history.window / 1_000;
-            if run.policy.check(&run.state, Nanos::new(earlier), cost).is_allowed() {
+            if run.policy.peek(&run.state, Nanos::new(earlier), cost).is_allowed() {
                 prop_assert!(run.allowed(run.now, cost));
             }
             // Half of the requests carry the stale time.
@@ -257,18 +257,18 @@ proptest! {
         for (gap, cost) in traffic {
             run.pass(gap);
             let now = Nanos::new(run.now);
-            let before = run.policy.check(&run.state, now, 0).remaining();
+            let before = run.policy.peek(&run.state, now, 0).remaining();
             if run.policy.decide(&mut run.state, now, cost).is_allowed() && run.now.is_multiple_of(3) {
                 run.policy.refund(&mut run.state, now, cost);
-                prop_assert_eq!(run.policy.check(&run.state, now, 0).remaining(), before);
+                prop_assert_eq!(run.policy.peek(&run.state, now, 0).remaining(), before);
             }
         }
         run.policy.refund(&mut run.state, Nanos::new(run.now), u64::MAX);
         let fresh = vec![0; run.policy.words()];
         let now = Nanos::new(run.now);
         prop_assert_eq!(
-            run.policy.check(&run.state, now, 0).remaining(),
-            run.policy.check(&fresh, now, 0).remaining(),
+            run.policy.peek(&run.state, now, 0).remaining(),
+            run.policy.peek(&fresh, now, 0).remaining(),
             "a refund of everything leaves a fresh limit, never more"
         );
     }
@@ -289,9 +289,9 @@ proptest! {
         which.0.join(&mut joined, &two.state, Nanos::new(now));
         for (offset, cost) in probes {
             let at = Nanos::new(now + offset * which.2.window_nanos() / 1_000);
-            if which.0.check(&joined, at, cost).is_allowed() {
-                prop_assert!(which.0.check(&one.state, at, cost).is_allowed());
-                prop_assert!(which.0.check(&two.state, at, cost).is_allowed());
+            if which.0.peek(&joined, at, cost).is_allowed() {
+                prop_assert!(which.0.peek(&one.state, at, cost).is_allowed());
+                prop_assert!(which.0.peek(&two.state, at, cost).is_allowed());
             }
         }
     }
@@ -321,7 +321,7 @@ proptest! {
         for (gap, back, eighths, more) in steps {
             now += gap;
             let (at, cost) = (Nanos::new(now - back), part(limits[1], eighths).saturating_add(more));
-            let expected = policy.check(&recorded, at, cost);
+            let expected = policy.peek(&recorded, at, cost);
             if cost > 0 && expected.is_allowed() {
                 policy.record(&mut recorded, at, cost);
             }
@@ -368,7 +368,7 @@ proptest! {
             for &(now, cost, refund) in &steps {
                 let now = Nanos::new(now);
                 if refund { policy.refund(&mut state, now, cost) } else { let _ = policy.decide(&mut state, now, cost); }
-                let _ = (policy.used(&state, now), policy.check(&state, now, cost).remaining());
+                let _ = (policy.used(&state, now), policy.peek(&state, now, cost).remaining());
                 prop_assert!(policy.words() > 1 || state[0] >> 63 == 0, "the top bit belongs to the cell");
                 prop_assert!(policy.accepts(&state), "a state is always one that the algorithm accepts");
             }

@@ -87,7 +87,7 @@ fn what_is_used_moves_over_the_edge_and_back() {
             old.record(&mut before, NOW, used);
             new.transfer(&mut after, &old, &before, NOW);
             assert!(new.accepts(&after), "{old} to {new}: {after:?}");
-            let left = new.check(&after, NOW, 0).remaining();
+            let left = new.peek(&after, NOW, 0).remaining();
             let expected = if new.name() == "leaky-bucket" { 0 } else { to - used };
             // A bucket that changes its rate rounds what it owes up to a nanosecond.
             let near = if new.name().ends_with("bucket") { to / 1_000_000_000 + 1 } else { 0 };
@@ -100,10 +100,7 @@ fn what_is_used_moves_over_the_edge_and_back() {
             old.charge(&mut before, NOW, MAX_LIMIT);
             let mut owing = vec![0; new.words()];
             new.transfer(&mut owing, &old, &before, NOW);
-            assert!(
-                new.accepts(&owing) && new.check(&owing, NOW, 1).is_denied(),
-                "{old} to {new}: {owing:?}"
-            );
+            assert!(new.accepts(&owing) && new.peek(&owing, NOW, 1).is_denied(), "{old} to {new}: {owing:?}");
         }
     }
 }
@@ -117,7 +114,7 @@ fn the_highest_limit_is_used_up_by_its_own_cost() {
         assert!(policy.decide(&mut state, NOW, MAX_LIMIT).is_allowed(), "{policy}");
         assert!(policy.decide(&mut state, NOW, 1).is_denied(), "{policy}");
         policy.charge(&mut state, NOW, u64::MAX);
-        assert!(policy.accepts(&state) && policy.check(&state, NOW, 0).is_denied(), "{policy}: {state:?}");
+        assert!(policy.accepts(&state) && policy.peek(&state, NOW, 0).is_denied(), "{policy}: {state:?}");
     }
 }
 
@@ -157,8 +154,8 @@ proptest! {
             prop_assert!(policy.accepts(&rebuilt), "{policy}: {rebuilt:?} from {debt:?}");
             let at = Nanos::new(now + later);
             for cost in [0, 1, cost % limit + 1, limit] {
-                if policy.check(&rebuilt, at, cost).is_allowed() {
-                    prop_assert!(policy.check(&state, at, cost).is_allowed(), "{policy}, {cost}: {state:?}, {rebuilt:?}");
+                if policy.peek(&rebuilt, at, cost).is_allowed() {
+                    prop_assert!(policy.peek(&state, at, cost).is_allowed(), "{policy}, {cost}: {state:?}, {rebuilt:?}");
                 }
             }
         }

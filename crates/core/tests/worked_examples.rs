@@ -51,7 +51,7 @@ fn the_sliding_counter_weights_the_previous_window() {
     let mut counter = One::new(Policy::sliding_counter(quota("100/2s")));
     assert!((0..100).all(|_| counter.at(1_000)));
     assert!((0..15).all(|_| counter.at(2_400)), "100 × 0.8 + 15 = 95");
-    let peek = counter.policy.check(&counter.state, Nanos::from_millis(2_400), 0);
+    let peek = counter.policy.peek(&counter.state, Nanos::from_millis(2_400), 0);
     assert_eq!(peek.remaining(), 5);
 }
 
@@ -170,7 +170,7 @@ fn a_changed_quota_keeps_what_was_used() {
         assert!(old.decide(&mut before, now, 6).is_allowed());
         let mut after = vec![0; new.words()];
         new.transfer(&mut after, &old, &before, now);
-        let remaining = new.check(&after, now, 0).remaining();
+        let remaining = new.peek(&after, now, 0).remaining();
         let expected = if old.name() == "leaky-bucket" { 20 } else { 14 };
         assert_eq!(remaining, expected, "{} raised", old.name());
 
@@ -180,7 +180,7 @@ fn a_changed_quota_keeps_what_was_used() {
         let mut lowered = vec![0; old.words()];
         old.transfer(&mut lowered, &new, &after, now);
         if old.name() != "leaky-bucket" {
-            assert!(old.check(&lowered, now, 1).is_denied(), "{} lowered below what is used", old.name());
+            assert!(old.peek(&lowered, now, 1).is_denied(), "{} lowered below what is used", old.name());
         }
     }
 }

@@ -335,7 +335,7 @@ impl<C: ?Sized> States<'_, '_, C> {
         match self.state(at) {
             Ok((general, state)) => {
                 let policy = own.inspect(|own| assert_fits(general, own)).unwrap_or(general);
-                behind.unwrap_or_else(|| policy.check(state, now, cost))
+                behind.unwrap_or_else(|| policy.peek(state, now, cost))
             }
             Err(until) => {
                 let KeyPlace::Keyed(k) = self.places[at] else { unreachable!("only keys are refused") };

@@ -163,7 +163,7 @@ impl<C: ?Sized> Limiter<C> {
         if cost > 0 && self.line.is_busy() {
             return self.step(now, |line, ground, wakes| line.check(ground, cost, wakes));
         }
-        self.versions.apply(|policy, state| policy.check(state, now, cost))
+        self.versions.apply(|policy, state| policy.peek(state, now, cost))
     }
 
     /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on it.
@@ -189,7 +189,7 @@ impl<C: ?Sized> Limiter<C> {
         } else {
             self.versions.apply(|policy, state| {
                 policy.charge(state, now, cost);
-                policy.check(state, now, 0)
+                policy.peek(state, now, 0)
             })
         };
         self.blocked_at(now).unwrap_or(standing)

@@ -86,9 +86,9 @@ impl Algorithm for Concurrency {
         self.limit.into()
     }
 
-    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+    fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         if let Some(log) = self.held {
-            return in_flight(log.check(state, now, cost));
+            return in_flight(log.peek(state, now, cost));
         }
         let limit = self.limit();
         let room = limit.saturating_sub(state[0]);

@@ -211,7 +211,7 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+    fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let (count, left) = self.current(state, now);
         let limit = self.limit;
         let room = limit.saturating_sub(count);

@@ -107,7 +107,7 @@ impl Algorithm for LeakyBucket {
         self.limit
     }
 
-    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+    fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let debt = self.gcra.debt(state, now);
         let reset = self.gcra.to_nanos(debt);
         if cost > self.limit {

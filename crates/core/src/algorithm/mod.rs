@@ -61,7 +61,7 @@ pub trait Algorithm: sealed::Sealed {
 
     /// The decision on `cost`, without taking it. For admitted work, `remaining` and `reset_after` have the values
     /// that they would have after taking the cost.
-    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision;
+    fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision;
 
     /// Takes `cost` without a check; the state saturates at its bound.
     fn record(&self, state: &mut [u64], now: Nanos, cost: u64);
@@ -100,7 +100,7 @@ pub trait Algorithm: sealed::Sealed {
     /// Decides on `cost` and takes it if it is admitted. A cost of 0 is a peek.
     #[inline]
     fn decide(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
-        let decision = self.check(state, now, cost);
+        let decision = self.peek(state, now, cost);
         if cost > 0 && decision.is_allowed() {
             self.record(state, now, cost);
         }
@@ -109,18 +109,18 @@ pub trait Algorithm: sealed::Sealed {
 
     /// Takes as much of `cost` as is admitted now. Returns that amount and the decision on it.
     fn decide_up_to(&self, state: &mut [u64], now: Nanos, cost: u64) -> (u64, Decision) {
-        let peek = self.check(state, now, 0);
+        let peek = self.peek(state, now, 0);
         // `remaining` of a peek is, by definition, the highest cost that is admitted.
         let granted = peek.remaining().min(cost);
         if granted == 0 {
-            return (0, self.check(state, now, cost.min(1)));
+            return (0, self.peek(state, now, cost.min(1)));
         }
         (granted, self.decide(state, now, granted))
     }
 
     /// Whether the state has recovered completely, so that dropping it changes nothing.
     fn is_recovered(&self, state: &[u64], now: Nanos) -> bool {
-        self.check(state, now, 0).reset_after_nanos() == 0
+        self.peek(state, now, 0).reset_after_nanos() == 0
     }
 }
 

@@ -195,7 +195,7 @@ impl SlidingCounter {
         self.set_counts(state, view.previous, view.current);
     }
 
-    fn check_view(&self, view: View, state: &[u64], now: Nanos, cost: u64) -> Decision {
+    fn peek_view(&self, view: View, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let room = self.room(view);
         // Measured on the caller's clock.
         let reset = |view| match self.reset(view) {
@@ -234,8 +234,8 @@ impl Algorithm for SlidingCounter {
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
-        self.check_view(self.view(state, now), state, now, cost)
+    fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+        self.peek_view(self.view(state, now), state, now, cost)
     }
 
     #[inline]
@@ -243,7 +243,7 @@ impl Algorithm for SlidingCounter {
         let view = self.view(state, now);
         let room = self.room(view);
         if cost == 0 || cost > room {
-            return self.check_view(view, state, now, cost);
+            return self.peek_view(view, state, now, cost);
         }
         // The current count is above zero, so it counts for two windows.
         let reset_after = 2 * self.window - view.elapsed + Self::behind(state, now);

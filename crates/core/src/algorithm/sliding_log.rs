@@ -279,7 +279,7 @@ impl Algorithm for SlidingLog {
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+    fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let log = Log::read(state, self.limit);
         let standing = |room: u32, reset_after| Standing {
             limit: self.limit.into(),

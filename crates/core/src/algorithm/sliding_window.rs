@@ -365,7 +365,7 @@ impl Algorithm for SlidingWindow {
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+    fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let turned = self.turned(state, now);
         let sum = if turned == 0 { self.stored_sum(state) } else { self.sum(state, turned) };
         let room = self.limit.saturating_sub(sum);
@@ -404,7 +404,7 @@ impl Algorithm for SlidingWindow {
             return admitted;
         }
         // A denial changes nothing: if the clock goes back, the units that had left by then count again.
-        let decision = self.check(state, now, cost);
+        let decision = self.peek(state, now, cost);
         if cost > 0 && decision.is_allowed() {
             self.record(state, now, cost);
         }

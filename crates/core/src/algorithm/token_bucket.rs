@@ -192,14 +192,14 @@ impl TokenBucket {
     /// slow the common case down.
     #[inline(never)]
     fn decide_parts(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
-        let decision = self.check(state, now, cost);
+        let decision = self.peek(state, now, cost);
         if cost > 0 && decision.is_allowed() {
             self.record(state, now, cost);
         }
         decision
     }
 
-    fn check_parts(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+    fn peek_parts(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let debt = self.gcra.debt(state, now);
         let after = debt + self.gcra.ticks(cost);
         let units = |room: u128| (room / u128::from(self.gcra.step)) as u64;
@@ -307,15 +307,15 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+    fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         if cost > self.burst {
-            let peek = self.check(state, now, 0);
+            let peek = self.peek(state, now, 0);
             return never_fits(self.burst, peek.remaining(), peek.reset_after_nanos());
         }
         if self.gcra.parts == 1 {
             self.decide_whole(state[0], now.get(), cost).1
         } else {
-            self.check_parts(state, now, cost)
+            self.peek_parts(state, now, cost)
         }
     }
 

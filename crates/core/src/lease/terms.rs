@@ -166,12 +166,12 @@ impl Terms {
                 policy.charge(state, now, request.spent.into());
             }
             let decision = policy.decide(state, now, request.cost);
-            let free = policy.check(state, now, 0).remaining();
+            let free = policy.peek(state, now, 0).remaining();
             let units = u32::try_from(free).unwrap_or(u32::MAX).min(request.ahead);
             return Grant { decision, units, usable_for: Nanos::MAX, now };
         }
         let usable_for = self.usable_for(policy.counted_alike_for(state, now));
-        let units = self.units(policy.check(state, now, 0).remaining(), usable_for, request);
+        let units = self.units(policy.peek(state, now, 0).remaining(), usable_for, request);
         // Together they fit, because `units` is at most what is left beyond the cost; it is 0 if the cost does not fit.
         let decision = policy.decide(state, now, request.cost.saturating_add(units.into()));
         Grant { decision, units, usable_for, now }

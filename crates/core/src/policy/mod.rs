@@ -185,7 +185,7 @@ impl Policy {
             return decision;
         }
         self.record(state, now, cost);
-        self.check(state, now, cost)
+        self.peek(state, now, cost)
     }
 
     /// The one-word token bucket, if the policy is one.
@@ -274,8 +274,8 @@ impl Algorithm for Policy {
     }
 
     #[inline]
-    fn check(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
-        each!(self, algorithm => algorithm.check(state, now, cost))
+    fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+        each!(self, algorithm => algorithm.peek(state, now, cost))
     }
 
     #[inline]

@@ -263,7 +263,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         if cost == 0 {
             return self.look(tag, now, |mine, state| {
                 fits(mine);
-                policy.check(state, now, 0)
+                policy.peek(state, now, 0)
             });
         }
         let behind = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
@@ -311,7 +311,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         {
             return refused_until(generation.policy(), until, now);
         }
-        self.look(tag, now, |policy, state| policy.check(state, now, cost))
+        self.look(tag, now, |policy, state| policy.peek(state, now, cost))
     }
 
     /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on it.
@@ -357,7 +357,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
             })
         };
         let standing = if cost == 0 {
-            Ok(self.look(tag, now, |mine, state| by(mine).check(state, now, 0)))
+            Ok(self.look(tag, now, |mine, state| by(mine).peek(state, now, 0)))
         } else {
             let on_line = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
                 let by = by(ground.policy);
@@ -366,7 +366,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
             self.on_line(tag, now, on_line, |mine, state| {
                 let by = by(mine);
                 by.charge(state, now, cost);
-                by.check(state, now, 0)
+                by.peek(state, now, 0)
             })
         };
         self.blocked_tag(tag, now).unwrap_or_else(|| standing.unwrap_or_else(|refused| refused))

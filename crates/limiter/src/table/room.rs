@@ -217,7 +217,7 @@ impl Table {
         let mut soonest = until;
         for at in pair.occupied(&[]) {
             let state = pair.state(at);
-            let answer = algorithm.check(state, now, 1);
+            let answer = algorithm.peek(state, now, 1);
             let Some(wait) = answer.retry_after() else { continue };
             // A key that has anything left replaces no exhausted record.
             let mut gives_way = now.saturating_add(Nanos::from(wait));

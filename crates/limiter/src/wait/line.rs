@@ -83,7 +83,7 @@ impl WaitLine {
             let (cost, planned) = (first.get().ticket.cost, first.get().planned);
             if cost > ground.policy.limit() {
                 // The limit was lowered below the cost.
-                let denied = ground.policy.check(ground.state, ground.now, cost);
+                let denied = ground.policy.peek(ground.state, ground.now, cost);
                 first.remove().ticket.end(Err(WaitError::Never(denied)), wakes);
                 self.version += 1;
                 continue;
@@ -93,7 +93,7 @@ impl WaitLine {
             }
             if first.get().ticket.takes_itself {
                 match first.get().ticket.called_until() {
-                    None if ground.policy.check(ground.state, ground.now, cost).is_denied() => {}
+                    None if ground.policy.peek(ground.state, ground.now, cost).is_denied() => {}
                     None => first.get().ticket.call(ground.now.saturating_add(CALL), wakes),
                     Some(until) if ground.now < until => {}
                     Some(_) => {
@@ -172,7 +172,7 @@ impl WaitLine {
             return self.answer(ground, cost);
         }
         let free = self.reservations.check_free(ground.policy, ground.state, ground.now, cost);
-        free.unwrap_or_else(|| ground.policy.check(ground.state, ground.now, cost))
+        free.unwrap_or_else(|| ground.policy.peek(ground.state, ground.now, cost))
     }
 
     /// Takes as much of `cost` as is available: nothing, while there are waiters.
@@ -190,7 +190,7 @@ impl WaitLine {
             return denied;
         }
         if !self.is_waiting() {
-            return ground.policy.check(ground.state, ground.now, cost);
+            return ground.policy.peek(ground.state, ground.now, cost);
         }
         let now = ground.now;
         self.planned(ground).denial(cost, now)
@@ -211,7 +211,7 @@ impl WaitLine {
         let Ground { now, blocked, .. } = *ground;
         // A look does not wait behind others, but it waits while the state is over its limit.
         if cost == 0 {
-            let look = ground.policy.check(ground.state, now, 0);
+            let look = ground.policy.peek(ground.state, now, 0);
             if look.is_allowed() {
                 return Ok(Joined::Admitted(look));
             }
@@ -372,7 +372,7 @@ impl WaitLine {
     pub fn charge(&mut self, ground: &mut Ground<'_>, by: &Policy, cost: u64, wakes: &mut Wakes) -> Decision {
         self.reservations.refresh(ground.policy, ground.state, ground.now);
         by.charge(ground.state, ground.now, cost);
-        let standing = by.check(ground.state, ground.now, 0);
+        let standing = by.peek(ground.state, ground.now, 0);
         self.changed(ground, wakes);
         standing
     }
@@ -398,12 +398,12 @@ impl WaitLine {
     fn denial(ground: &Ground<'_>, cost: u64, turn: WaitTurn) -> Decision {
         let limit = ground.policy.limit();
         if cost > limit {
-            return ground.policy.check(ground.state, ground.now, cost);
+            return ground.policy.peek(ground.state, ground.now, cost);
         }
         match turn {
             WaitTurn::At(at, _) => {
                 let wait = at.saturating_since(ground.now).get();
-                let reset = ground.policy.check(ground.state, ground.now, 0).reset_after_nanos();
+                let reset = ground.policy.peek(ground.state, ground.now, 0).reset_after_nanos();
                 Decision::deny(Standing { limit, room: 0, unit: 1, reset_after: reset.max(wait) }, wait)
             }
             WaitTurn::Unknown | WaitTurn::Never => {
@@ -450,7 +450,7 @@ fn take(reservations: &mut Reservations, ground: &mut Ground<'_>, cost: u64) -> 
             (decision, Some(from))
         } else {
             let from = Reservations::next_start(policy, ground.state, now);
-            let decision = policy.check(ground.state, now, cost);
+            let decision = policy.peek(ground.state, now, cost);
             if decision.is_denied() {
                 return Err(decision);
             }

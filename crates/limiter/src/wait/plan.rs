@@ -63,7 +63,7 @@ impl WaitPlan {
             WaitTurn::At(at, _) => {
                 // An outdated plan still gives a time in the future.
                 let wait = at.saturating_since(now).get().max(1);
-                let reset = self.policy.check(&self.state, at, 0).reset_after_nanos();
+                let reset = self.policy.peek(&self.state, at, 0).reset_after_nanos();
                 let reset_after = reset.saturating_add(wait);
                 Decision::deny(Standing { limit, room: 0, unit: 1, reset_after }, wait)
             }
@@ -83,7 +83,7 @@ pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u64)
     // A denial gives the exact time, so the second attempt admits. The first may be too early if `at` is older than the
     // state; then the search continues from the time that was found.
     for _ in 0..8 {
-        let decision = policy.check(state, at, cost);
+        let decision = policy.peek(state, at, cost);
         if decision.is_allowed() {
             let start = at.saturating_add(decision.delay().into());
             return if start < Nanos::MAX {

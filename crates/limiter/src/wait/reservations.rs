@@ -131,7 +131,7 @@ impl Reservations {
             let fits = from + width <= end && from - now_ticks <= rate.max_wait;
             fits.then_some(Span { start, from, to: from + width, end })
         })?;
-        let look = policy.check(state, now, 0);
+        let look = policy.peek(state, now, 0);
         let delay = (span.from - now_ticks).div_ceil(rate.parts) as u64;
         let decision = Decision::delayed(look.standing(), delay);
         Some((decision, span))

@@ -73,12 +73,12 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
                     if used > 0 && cost > 0 {
                         policy.refund(state, told.0, cost);
                     }
-                    (0, policy.check(state, told.0, 0), told)
+                    (0, policy.peek(state, told.0, 0), told)
                 }
                 Step::Charge => {
                     let told = bench.call(&charge, &keys, &call::charge_arguments(&plan, cost));
                     policy.charge(state, told.0, cost);
-                    (0, policy.check(state, told.0, 0), told)
+                    (0, policy.peek(state, told.0, 0), told)
                 }
             };
             let Ok(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
@@ -105,7 +105,7 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
                 plan.decisions(value.as_deref(), now, &[0], |_, decision, _| {
                     unused = Some(decision.reset_after() == Duration::ZERO);
                 });
-                let denied = policy.check(state, now, 0).is_denied();
+                let denied = policy.peek(state, now, 0).is_denied();
                 let differs = plan.is_log() && denied;
                 assert!(differs || unused == Some(denied || policy.limit() == 0), "{policy:?}, step {step}");
             }

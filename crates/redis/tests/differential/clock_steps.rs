@@ -76,12 +76,12 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                     if policy.used(&state, core_now) > 0 && cost > 0 {
                         policy.refund(&mut state, core_now, cost);
                     }
-                    (0, policy.check(&state, core_now, 0), told)
+                    (0, policy.peek(&state, core_now, 0), told)
                 }
                 1 if ahead == 0 => {
                     let told = bench.call(&charge, &keys, &call::charge_arguments(&plan, cost));
                     policy.charge(&mut state, core_now, cost);
-                    (0, policy.check(&state, core_now, 0), told)
+                    (0, policy.peek(&state, core_now, 0), told)
                 }
                 2 => {
                     let arguments = call::joint_arguments(std::iter::once((&plan, cost)), true);
@@ -156,7 +156,7 @@ fn log_entries_from_the_future_count_from_now_on() {
             for &(time, units) in entries.iter().filter(|entry| counts(entry)) {
                 policy.record(&mut state, Nanos::from_micros(time), units);
             }
-            let expected = policy.check(&state, now, cost);
+            let expected = policy.peek(&state, now, cost);
             let [Ok(value)] = &found[..] else { panic!("{found:?}") };
             plan.decisions(value.as_deref(), now, &[cost], |_, decision, _| {
                 assert_eq!(decision, expected, "{limit}, step {step}: {entries:?}");

@@ -183,7 +183,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
 
 /// The algorithm's decision, with the state unchanged by denials. `last` is the newest moment of an admission for the key.
 fn step(policy: &Policy, state: &mut [u64], last: &mut Nanos, now: Nanos, cost: u64) -> Decision {
-    let decision = policy.check(state, now, cost);
+    let decision = policy.peek(state, now, cost);
     if cost > 0 && decision.is_allowed() {
         policy.record(state, moment(policy, last, now), cost);
     }
@@ -411,7 +411,7 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
         for &(at, key, cost) in &wanted {
             let (state, _) =
                 states.entry((at, key)).or_insert_with(|| (vec![0; policies[at].words()], Nanos::ZERO));
-            expected.push(policies[at].check(state, now, cost));
+            expected.push(policies[at].peek(state, now, cost));
         }
         let all = expected.iter().all(Decision::is_allowed);
         for (&(at, key, cost), (before, expected)) in wanted.iter().zip(found.iter().zip(&expected)) {

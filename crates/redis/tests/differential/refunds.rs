@@ -42,7 +42,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                 if used > 0 && cost > 0 {
                     policy.refund(state, told.0, cost);
                 }
-                let standing = policy.check(state, told.0, 0);
+                let standing = policy.peek(state, told.0, 0);
                 returned += u32::from(policy.used(state, told.0) < used);
                 (standing, told)
             };

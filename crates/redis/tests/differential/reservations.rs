@@ -69,7 +69,7 @@ impl Model {
         let mut fits = Vec::new();
         for (&(at, of, cost, _), before) in asked.iter().zip(found) {
             let (policy, state) = (self.policies[at], self.state(at, of).0.clone());
-            let expected = policy.check(&state, now, cost);
+            let expected = policy.peek(&state, now, cost);
             let Ok(before) = before else { panic!("{policy:?}: {before:?}") };
             let told = self.plans[at].decisions(before.as_deref(), now, &[cost], |_, decision, _| {
                 assert!(
@@ -117,7 +117,7 @@ impl Model {
             let policy = self.policies[at];
             let state = &mut self.state(at, of).0;
             // The script's log returns nothing while more counts than the limit.
-            let is_over = policy.name() == "sliding-log" && policy.check(state, now, 0).is_denied();
+            let is_over = policy.name() == "sliding-log" && policy.peek(state, now, 0).is_denied();
             let total = taken.cost();
             let actual = if is_over { actual.max(total) } else { actual };
             if taken == Estimates::default() || total == 0 {
@@ -137,7 +137,7 @@ impl Model {
             let asked = Batch { keys: vec![key(at, of)], costs: vec![0], counts: vec![1] };
             let (_, found) = self.bench.call(&script, &asked.keys, &asked.arguments(&self.plans[at]));
             let Ok(before) = &found[0] else { panic!("{policy:?}: {found:?}") };
-            let expected = policy.check(&self.state(at, of).0.clone(), now, 0);
+            let expected = policy.peek(&self.state(at, of).0.clone(), now, 0);
             self.plans[at]
                 .decisions(before.as_deref(), now, &[0], |_, decision, _| {
                     assert!(

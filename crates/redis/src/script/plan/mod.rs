@@ -245,7 +245,7 @@ impl Plan {
         let mut state = self.state(before)?;
         for (at, &cost) in costs.iter().enumerate() {
             // Not `decide`: Redis writes nothing for a denial.
-            let decision = self.policy.check(&state, now, cost);
+            let decision = self.policy.peek(&state, now, cost);
             if cost > 0 && decision.is_allowed() && at + 1 < costs.len() {
                 self.policy.record(&mut state, now, cost);
             }

@@ -77,7 +77,7 @@ pub(super) fn counting(reply: &[u8]) -> u64 {
     number(&reply[1..5])
 }
 
-/// The decision at `now` for an answer of `log.lua` (like core's `SlidingLog::check`, after the search), and the time of the
+/// The decision at `now` for an answer of `log.lua` (like core's `SlidingLog::peek`, after the search), and the time of the
 /// log.
 pub(super) fn answer(
     reply: &[u8],

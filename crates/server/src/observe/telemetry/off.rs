@@ -6,14 +6,14 @@ use std::sync::Arc;
 use axum::http::{Request, StatusCode};
 use tidegate_core::Nanos;
 
-use crate::observe::metrics::Source;
+use crate::observe::metrics::MetricSource;
 
 /// The exporters to a collector: a type without values, because this build has none.
 #[derive(Debug)]
 pub enum Telemetry {}
 
 impl Telemetry {
-    pub(crate) fn export(&self, _: &[Arc<dyn Source>]) {
+    pub(crate) fn export(&self, _: &[Arc<dyn MetricSource>]) {
         match *self {}
     }
 
