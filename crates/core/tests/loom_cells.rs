@@ -55,7 +55,7 @@ fn a_joint_decision_takes_from_both_or_neither() {
             thread::spawn(move || ask(&cells.0, &one))
         };
         let (mut a, mut b) = (cells.0.lock(), cells.1.lock());
-        let both = one.check(a.words(), now, 1).is_allowed() && two.check(b.words(), now, 1).is_allowed();
+        let both = one.peek(a.words(), now, 1).is_allowed() && two.peek(b.words(), now, 1).is_allowed();
         if both {
             one.record(a.words(), now, 1);
             two.record(b.words(), now, 1);

@@ -32,14 +32,14 @@ fn one_probe_goes_to_one_thread_and_is_returned() {
                     if let Ok(Some(probe)) = breaker.enter(now, &quiet) {
                         assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "one permit admits one probe");
                         inside.fetch_sub(1, Ordering::Relaxed);
-                        breaker.settle(probe, Verdict::None, now, &quiet);
+                        breaker.settle(probe, ProbeOutcome::None, now, &quiet);
                     }
                 })
             })
             .collect();
         others.into_iter().for_each(|other| other.join().unwrap());
         let probe = breaker.enter(now, &quiet).expect("the permit is free again").unwrap();
-        breaker.settle(probe, Verdict::Good, now, &quiet);
+        breaker.settle(probe, ProbeOutcome::Good, now, &quiet);
         assert_eq!(breaker.state(), BreakerState::Closed);
     });
 }
@@ -54,9 +54,9 @@ fn two_reports_make_one_transition() {
         let probes = [(); 2].map(|()| breaker.enter(now, &quiet).unwrap().unwrap());
         let other = {
             let breaker = breaker.clone();
-            thread::spawn(move || breaker.settle(probes[0], Verdict::Good, now, &quiet))
+            thread::spawn(move || breaker.settle(probes[0], ProbeOutcome::Good, now, &quiet))
         };
-        breaker.settle(probes[1], Verdict::Bad, now, &quiet);
+        breaker.settle(probes[1], ProbeOutcome::Bad, now, &quiet);
         other.join().unwrap();
         assert_eq!(
             breaker.state(),
@@ -75,7 +75,7 @@ fn a_thread_that_slept_does_not_make_a_running_probe_look_lost() {
             thread::spawn(move || {
                 let now = Nanos::from_secs(1);
                 if let Ok(Some(probe)) = breaker.enter(now, &quiet) {
-                    breaker.settle(probe, Verdict::Bad, now, &quiet);
+                    breaker.settle(probe, ProbeOutcome::Bad, now, &quiet);
                 }
             })
         };
