@@ -22,7 +22,19 @@ impl SharedLimit {
         cost: u64,
         deadline: Deadline,
     ) -> SharedDecision {
-        let decided = match self.formers(key, deadline).await {
+        let formers = self.formers(key, deadline).await;
+        self.acquire_after(formers, key, cost, deadline).await
+    }
+
+    /// [`acquire_bound`](Self::acquire_bound) once this node knows the other rules, or why it does not.
+    pub(super) async fn acquire_after(
+        &self,
+        formers: Result<Vec<Former>, StoreError>,
+        key: &impl Key,
+        cost: u64,
+        deadline: Deadline,
+    ) -> SharedDecision {
+        let decided = match formers {
             Ok(formers) if formers.is_empty() => return self.acquire_alone(key, cost, deadline).await,
             Ok(formers) => self.take_by_all(key, cost, formers, deadline).await,
             Err(error) => Err(error),

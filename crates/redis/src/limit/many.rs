@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tidegate_core::{Clock, Key, lease};
 
 use super::{SharedDecision, SharedLimit, shared::from_lease};
@@ -13,7 +14,8 @@ use crate::{
 impl SharedLimit {
     /// Asks for several keys, each separately and with its cost: like concurrent calls of [`acquire`](Self::acquire), but with
     /// less work for each. Neighbours with the same key are decided in this order, and in one round trip. Keep the number to a
-    /// few hundred, because other callers wait for the call.
+    /// few hundred, because other callers wait for the call. While another [announced](crate::LimitBuilder::announced) rule binds this
+    /// node, each request is a call, which does not wait for the reply to the one before.
     ///
     /// All have one deadline, and [`OnError`](crate::OnError) decides what the store has not decided by then.
     ///
@@ -29,34 +31,42 @@ impl SharedLimit {
         requests: &[(K, u64)],
         deadline: Deadline,
     ) -> Vec<SharedDecision> {
-        match (requests, &self.0.leases) {
-            ([], _) => Vec::new(),
-            ([(key, cost)], _) => vec![self.acquire_by(key, *cost, deadline).await],
+        match requests {
+            [] => Vec::new(),
+            [(key, cost)] => vec![self.acquire_by(key, *cost, deadline).await],
             _ if self.may_be_bound() => Box::pin(self.acquire_many_bound(requests, deadline)).await,
-            (_, Some(leases)) => Box::pin(self.acquire_many_leased(leases, requests, deadline)).await,
-            (_, None) => self.acquire_many_exact(requests, deadline).await,
+            _ => self.acquire_many_alone(requests, deadline).await,
         }
     }
 
-    /// While another rule binds this node, each decision is a separate call. They do not wait for each other.
+    /// [`acquire_many_by`](Self::acquire_many_by) by this limit's rule alone.
+    async fn acquire_many_alone<K: Key>(
+        &self,
+        requests: &[(K, u64)],
+        deadline: Deadline,
+    ) -> Vec<SharedDecision> {
+        match &self.0.leases {
+            Some(leases) => Box::pin(self.acquire_many_leased(leases, requests, deadline)).await,
+            None => self.acquire_many_exact(requests, deadline).await,
+        }
+    }
+
+    /// [`acquire_many_by`](Self::acquire_many_by) while another rule may bind this node.
     async fn acquire_many_bound<K: Key>(
         &self,
         requests: &[(K, u64)],
         deadline: Deadline,
     ) -> Vec<SharedDecision> {
-        let runtime = self.monitor().runner.connector.runtime();
-        let asked = requests.iter().map(|(key, cost)| {
-            let (limit, key, cost) = (self.clone(), key.with_bytes(<[u8]>::to_vec), *cost);
-            runtime.spawn(async move { limit.acquire_bound(&&key[..], cost, deadline).await })
-        });
-        let asked: Vec<_> = asked.collect();
-        let mut answers = Vec::with_capacity(requests.len());
-        for (asked, (key, cost)) in asked.into_iter().zip(requests) {
-            // The task ends early only when the runtime shuts down.
-            let gone = || key.with_bytes(|key| self.without_store(key, *cost, StoreError::Down));
-            answers.push(asked.await.unwrap_or_else(|_| gone()));
+        let mut formers = Vec::with_capacity(requests.len());
+        for (key, _) in requests {
+            formers.push(self.formers(key, deadline).await);
         }
-        answers
+        if formers.iter().all(|formers| formers.as_ref().is_ok_and(Vec::is_empty)) {
+            return self.acquire_many_alone(requests, deadline).await;
+        }
+        // Not in separate tasks, which could overtake each other: the calls leave in the order of their first polls.
+        let asked = requests.iter().zip(formers);
+        join_all(asked.map(|((key, cost), formers)| self.acquire_after(formers, key, *cost, deadline))).await
     }
 
     /// Costs that the node holds too little for, and all behind them with the same key, go to the store in one call.
