@@ -10,7 +10,7 @@ use std::{
 };
 
 use tidegate_core::{Algorithm, Policy, Quota};
-use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Stats, Store};
+use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Stats, Store, StoreError};
 use tidegate_redis_servers::{PATIENCE, Proxy, Sentinel, Server, eventually};
 
 fn quota(text: &str) -> Quota {
@@ -83,6 +83,22 @@ impl Hot {
         panic!("the nodes take no allotments: {:?}", self.nodes[0].store());
     }
 
+    /// Waits until the store has failed each node like this. Other keys show it, too, because the limit may be used up.
+    async fn until_failed(&self, like: impl Fn(&StoreError) -> bool) {
+        for node in &self.nodes {
+            let mut failed = false;
+            for at in 0..PATIENCE.as_millis() / 10 {
+                let asked = node.acquire(format!("other{at}"), 1).await;
+                failed = matches!(&asked.source, Source::Failed(error) if like(error));
+                if failed {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert!(failed, "the store does not fail: {:?}", node.store());
+        }
+    }
+
     /// How much all nodes were admitted in total, after everything unused was given back.
     async fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
@@ -153,16 +169,7 @@ async fn a_frozen_server_makes_no_limit_over() {
         for round in 1..=3 {
             hot.until_leased(20 * round).await;
             server.freeze();
-            for node in &hot.nodes {
-                // If the limit is used up, other keys still show that the store decides.
-                for at in 0..PATIENCE.as_millis() / 10 {
-                    let asked = node.acquire(format!("other{round}:{at}"), 1).await;
-                    if matches!(asked.source, Source::Failed(_)) {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            }
+            hot.until_failed(|_| true).await;
             server.thaw();
             for node in &hot.nodes {
                 eventually("the store is back", || node.store().health() == Health::Up);
@@ -187,8 +194,7 @@ async fn a_slow_and_broken_network_makes_no_limit_over() {
         }
         // Longer than any caller waits: replies arrive after their callers have timed out.
         proxy.delay(Duration::from_millis(80));
-        let timed_out = || hot.nodes.iter().all(|node| node.store().stats().errors_of("timed-out") > 0);
-        eventually("answers are too late", timed_out);
+        hot.until_failed(|error| *error == StoreError::TimedOut).await;
         proxy.cut();
         proxy.delay(Duration::ZERO);
         for node in &hot.nodes {
