@@ -92,7 +92,13 @@ impl Server {
                 ended = self.process.as_mut().is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
                 // A server that requires a password is up, too.
                 let there = |reply: Reply| reply.text() == "PONG" || reply.text().starts_with("NOAUTH");
-                ended || ask(self.port, &["PING"]).is_ok_and(there)
+                // Another test's server may have the port.
+                let own = format!("process_id:{}\r", self.process.as_ref().map_or(0, Child::id));
+                let info =
+                    |reply: Reply| !reply.text().contains("process_id:") || reply.text().contains(&own);
+                ended
+                    || ask(self.port, &["PING"]).is_ok_and(there)
+                        && ask(self.port, &["INFO", "server"]).is_ok_and(info)
             });
             if !ended {
                 return;
